@@ -43,7 +43,6 @@ export type EndpointConfig = {
   readonly maxInFlight: number | undefined;
   /** `auto`: probed once per API at the first good health probe; hosted endpoints default to chat and are never probed. */
   readonly speaks: readonly WireApi[] | "auto";
-  readonly priority: "auto" | "higher-first" | "lower-first" | "off";
   /** `auto`: `hold` where a load signal is read. */
   readonly backpressure: Backpressure | "auto";
   /** Byte edits of the request body on or off (spec 3, Forwarding). */
