@@ -1,0 +1,229 @@
+/**
+ * The one schema of `luftpause.yaml` (spec 7, Config). The JSON Schema for editors, the reference in
+ * docs/configuration.md and the names of the environment variables are generated from it.
+ */
+import { z } from "zod";
+import { DEFAULTS } from "../../wire/limits.ts";
+
+/** How many of a thing, or how long: never negative, never fractional where it counts something. */
+const count = (fallback: number, about: string) => z.int().min(0).default(fallback).describe(about);
+const positive = (fallback: number, about: string) => z.int().min(1).default(fallback).describe(about);
+
+const address = (fallback: string, about: string) =>
+  z
+    .string()
+    .regex(/^(?:[^\s:[\]]+|\[[0-9a-fA-F:.]+\]):\d{1,5}$/, "must be HOST:PORT, such as 127.0.0.1:7700 or [::1]:7700")
+    .refine((text) => Number(text.slice(text.lastIndexOf(":") + 1)) <= 65_535, "port must be 0 to 65535")
+    .default(fallback)
+    .describe(about);
+
+const httpUrl = (about: string) =>
+  z
+    .string()
+    .refine(isHttpUrl, "must be an http:// or https:// address without query, fragment or credentials")
+    .describe(about);
+
+function isHttpUrl(text: string): boolean {
+  if (!URL.canParse(text)) return false;
+  const url = new URL(text);
+  const http = url.protocol === "http:" || url.protocol === "https:";
+  return http && url.search === "" && url.hash === "" && url.username === "" && url.password === "";
+}
+
+const secret = (about: string) => z.string().min(1).meta({ secret: true }).describe(about);
+
+const serviceClass = z.enum(["interactive", "batch"]);
+
+const name = (about: string) =>
+  z
+    .string()
+    .regex(/^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$/, "must be 1 to 64 letters, digits, '.', '_' or '-'")
+    .describe(about);
+
+const wireApi = z.enum([
+  "chat",
+  "completions",
+  "messages",
+  "responses",
+  "responses-stateful",
+  "embeddings",
+  "classify",
+  "decisions",
+]);
+
+const endpoint = z.strictObject({
+  name: name("The replica's id, in pins, metrics and status."),
+  url: httpUrl("Base address of the engine, without /v1."),
+  kind: z
+    .enum(["generative", "single-pass"])
+    .default("generative")
+    .describe("`generative` answers turns; `single-pass` answers /v1/decide."),
+  engine: z
+    .enum(["auto", "sglang", "vllm", "llama.cpp", "ollama", "router", "hosted"])
+    .default("auto")
+    .describe("What is behind it; `auto` finds out. Decides the defaults of the other keys."),
+  models: z.array(z.string().min(1)).default([]).describe("Empty: read from /v1/models at every good probe."),
+  apiKey: secret("The engine's own key. Clients' credentials never go there.").optional(),
+  healthPath: z
+    .string()
+    .regex(/^\/[\x21-\x7e]*$/, "must be a path that begins with /")
+    .default("/health")
+    .describe("Path that answers 2xx while the engine is healthy."),
+  loadFrom: z
+    .array(httpUrl("Address of an engine."))
+    .default([])
+    .describe("Engines behind a router, whose load is summed."),
+  maxInFlight: z
+    .int()
+    .min(1)
+    .nullable()
+    .default(null)
+    .describe("Bound on turns in flight; null: only the cap measured from the engine's load."),
+  speaks: z
+    .union([z.literal("auto"), z.array(wireApi).min(1)])
+    .default("auto")
+    .describe("APIs that it serves; `auto` probes once each. Hosted endpoints default to [chat]."),
+  backpressure: z
+    .enum(["auto", "hold", "pass"])
+    .default("auto")
+    .describe(
+      "`hold`: its 429 and 503 are held again; `pass`: they reach the client; `auto`: hold where load is read.",
+    ),
+  splice: z.boolean().default(true).describe("Byte edits of the request body (stream_options.include_usage)."),
+  classifyPath: z
+    .union([z.literal("auto"), z.string().regex(/^\//, "must be a path that begins with /")])
+    .default("auto")
+    .describe("Single-pass: path of the classification route; `auto`: by engine."),
+  labels: z.array(z.string().min(1)).default([]).describe("Single-pass: names of the classes in the order of probs."),
+  forwardHeaders: z
+    .array(z.string().regex(/^[!#$%&'*+.^_`|~0-9A-Za-z-]+$/, "must be a header name"))
+    .default([])
+    .describe("Request headers that also pass to a hosted endpoint."),
+});
+
+const principal = z.strictObject({
+  name: name("The principal: whose runs these are, and the unit of weighted fairness."),
+  token: secret("Its token."),
+  weight: z.number().positive().max(1_000_000).default(1).describe("Share of the pool against other principals."),
+  classes: z.array(serviceClass).min(1).default(["interactive", "batch"]).describe("Classes that it may use."),
+});
+
+/** A group of keys that may be left out whole: every member has a default, so the empty group is a valid input. */
+const group = <Shape extends z.core.$ZodLooseShape>(shape: Shape, about: string) =>
+  z
+    .strictObject(shape)
+    .prefault({} as never)
+    .describe(about);
+
+export const configSchema = z.strictObject({
+  listen: address("127.0.0.1:7700", "Address of `luftpause up`: proxy, status and metrics on one port."),
+  policy: z.enum(["classic"]).default("classic").describe("Scheduling policy."),
+  capRelease: z
+    .enum(["step", "at-once"])
+    .default("step")
+    .describe("How a capped replica opens again when its engine holds nothing back: one more per probe, or at once."),
+  pausedRoomSeconds: count(DEFAULTS.pausedRoomSeconds, "Room is kept this long for a paused interactive run."),
+  token: secret("The token that every route needs; also the environment variable LUFTPAUSE_TOKEN.").optional(),
+  principals: z.array(principal).default([]).describe("Several named tokens, instead of the one."),
+  serviceToken: secret("Token of our own services among themselves, where there are principals.").optional(),
+  endpoints: z.array(endpoint).default([]).describe("The pool of engines."),
+  limits: group(
+    {
+      bodyBytesMax: positive(DEFAULTS.bodyBytesMax, "Largest request body, in bytes."),
+      heldBodyBytesMax: positive(
+        DEFAULTS.heldBodyBytesMax,
+        "Bodies of held turns together, in bytes; a quarter of the memory where that is smaller.",
+      ),
+      auxiliaryRequestsMax: positive(
+        DEFAULTS.auxiliaryRequestsMax,
+        "Requests that are not turns, at once per replica.",
+      ),
+      auxiliaryWaitMs: count(DEFAULTS.auxiliaryWaitMs, "How long such a request waits for its place."),
+      drainSeconds: count(DEFAULTS.drainSeconds, "After SIGTERM streams may end for this long."),
+      holdMaxSeconds: z
+        .union([z.literal("auto"), z.int().min(0)])
+        .default("auto")
+        .describe(
+          "`auto`: the client's known deadline; a number overrides it; 0: a held turn is never answered early.",
+        ),
+      holdSignAfterMs: positive(DEFAULTS.holdSignAfterMs, "A held streaming turn shows a first sign after this long."),
+      holdSignEveryMs: positive(DEFAULTS.holdSignEveryMs, "... and further ones this often."),
+      holdAnswerBeforeMs: count(DEFAULTS.holdAnswerBeforeMs, "A held turn is answered this long before its deadline."),
+      holdDeadlineNodeMs: positive(DEFAULTS.holdDeadlineNodeMs, "Deadline of clients on Node."),
+      holdDeadlineMs: positive(DEFAULTS.holdDeadlineMs, "Deadline of other clients."),
+      retryAfterDefaultMs: count(DEFAULTS.retryAfterDefaultMs, "Wait after an engine's 429 or 503 that names none."),
+      retryAfterHonouredMaxMs: count(DEFAULTS.retryAfterHonouredMaxMs, "Longest Retry-After of an engine honoured."),
+      retryAfterSentMinSeconds: positive(DEFAULTS.retryAfterSentMinSeconds, "Least Retry-After that we send."),
+      retryAfterSentMaxSeconds: positive(DEFAULTS.retryAfterSentMaxSeconds, "Largest Retry-After that we send."),
+      connectTimeoutMs: positive(DEFAULTS.connectTimeoutMs, "Connecting to an engine."),
+      reusedSocketRetryMs: count(
+        DEFAULTS.reusedSocketRetryMs,
+        "A request that failed on a reused idle socket is sent once more when it failed this soon.",
+      ),
+      callerBytesMax: positive(DEFAULTS.callerBytesMax, "The caller header is cut here."),
+      runIdBytesMax: positive(DEFAULTS.runIdBytesMax, "Longest run id."),
+      identityKeysMax: positive(DEFAULTS.identityKeysMax, "Keys by which runs are recognised, at most."),
+      identityTtlMs: positive(DEFAULTS.identityTtlMs, "... and how long each is remembered."),
+      identitySweepMs: positive(DEFAULTS.identitySweepMs, "... and how often old ones are swept out."),
+    },
+    "Bounds and time-outs of the proxy.",
+  ),
+  scheduler: group(
+    {
+      link: address("127.0.0.1:5000", "Separate service: address of the link for dataplanes."),
+      listen: address("127.0.0.1:5001", "Separate service: address of status, metrics and health."),
+      probeEveryMs: positive(DEFAULTS.probeEveryMs, "Health and load are probed this often."),
+      probeTimeoutMs: positive(DEFAULTS.probeTimeoutMs, "One probe ends after this long."),
+      loadStaleAfterProbes: positive(
+        DEFAULTS.loadStaleAfterProbes,
+        "Failed load probes in a row after which a replica counts as reporting no load.",
+      ),
+      tickMs: positive(DEFAULTS.tickMs, "The tick that drives the expiries."),
+      turnExpiryMs: positive(DEFAULTS.turnExpiryMs, "A turn without a sign of life from its dataplane is dropped."),
+      dataplaneGraceMs: count(
+        DEFAULTS.dataplaneGraceMs,
+        "A dataplane whose link is lost keeps its turns in flight counted this long.",
+      ),
+      runIdleExpiryMs: positive(DEFAULTS.runIdleExpiryMs, "A run without a turn is forgotten."),
+      arrivalKeptMs: count(
+        DEFAULTS.arrivalKeptMs,
+        "A retry keeps the place of its failed turn when it comes this soon.",
+      ),
+      eventLog: z
+        .strictObject({
+          path: z.string().min(1).describe("File; older parts get .1, .2, … behind their name."),
+          bytesMax: positive(64 * 1024 * 1024, "The file is rotated at this size."),
+          filesMax: positive(8, "Parts kept, the running one included."),
+        })
+        .nullable()
+        .default(null)
+        .describe("Writes every decision to a log that `luftpause replay` can run again."),
+    },
+    "The scheduler.",
+  ),
+  dataplane: group(
+    {
+      listen: address("127.0.0.1:8080", "Separate service: address of the proxy."),
+      scheduler: address("127.0.0.1:5000", "Separate service: where its scheduler is."),
+      openTurnsEveryMs: positive(DEFAULTS.openTurnsEveryMs, "Open turns are named on the link this often."),
+      linkRetryMs: positive(DEFAULTS.linkRetryMs, "Reconnecting to the scheduler, asking again for a turn."),
+    },
+    "The dataplane.",
+  ),
+  metrics: group({ public: z.boolean().default(false).describe("Opens /metrics without a token.") }, "Metrics."),
+  logs: group(
+    {
+      level: z.enum(["debug", "info", "warn", "error"]).default("info").describe("Least level that is written."),
+    },
+    "Logs; never with the content of requests or answers.",
+  ),
+});
+
+/** The validated config with every default filled in; secrets already resolved. */
+export type Config = z.output<typeof configSchema>;
+export type EndpointEntry = Config["endpoints"][number];
+
+/** JSON Schema of what may stand in the file, for editors. */
+export function configJsonSchema(): unknown {
+  return z.toJSONSchema(configSchema, { io: "input", unrepresentable: "any" });
+}
