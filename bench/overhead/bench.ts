@@ -15,7 +15,7 @@ export const MODELS = {
   idle: "bench-720x5000",
 } as const;
 
-export type StubStats = {
+type StubStats = {
   readonly connectionsOpen: number;
   readonly streamsOpen: number;
   readonly streamsOpenMax: number;
@@ -25,7 +25,7 @@ export type StubStats = {
   readonly requestsBad: number;
 };
 
-export type Stub = { readonly port: number; readonly process: Running; readonly stats: () => Promise<StubStats> };
+type Stub = { readonly port: number; readonly process: Running; readonly stats: () => Promise<StubStats> };
 
 export type Bench = {
   readonly options: Options;

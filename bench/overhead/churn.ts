@@ -9,7 +9,7 @@ import type { VariantName } from "./options.ts";
 import { stop } from "./processes.ts";
 import { startVariant } from "./variants.ts";
 
-export type ChurnPoint = { readonly seconds: number; readonly pssKb: number; readonly files: number };
+type ChurnPoint = { readonly seconds: number; readonly pssKb: number; readonly files: number };
 
 export type Churn = {
   readonly variant: VariantName;

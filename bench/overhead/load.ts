@@ -3,7 +3,7 @@ import readline from "node:readline";
 import { start, stop, logTail, type Running } from "./processes.ts";
 import type { Bench } from "./bench.ts";
 
-export type Quantiles = { readonly count: number; readonly p50: number; readonly p99: number; readonly p999: number };
+type Quantiles = { readonly count: number; readonly p50: number; readonly p99: number; readonly p999: number };
 
 /** The generator's last line; see load.c. Times in microseconds. */
 export type LoadResult = {

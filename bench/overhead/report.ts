@@ -10,7 +10,7 @@ export type Results = {
   readonly churn: Churn | null;
 };
 
-export type Spread = { readonly median: number; readonly min: number; readonly max: number; readonly rounds: number };
+type Spread = { readonly median: number; readonly min: number; readonly max: number; readonly rounds: number };
 
 /** `met` null: not measured in this run. */
 export type Gate = {
