@@ -1,0 +1,125 @@
+/**
+ * Drives one engine model by a clock: sleeps until the next step has an end, hands all its events over in one call, and
+ * sets no timer while the engine has nothing to do.
+ *
+ * D1: the model's time never runs back, and no two submissions share a moment: what happens is then a function of the
+ *     arrival times alone (E2 in engine.ts), and a recorded run can be replayed under a virtual clock.
+ */
+import type { Clock } from "../base/clock.ts";
+import { abort, nextEventAtMs, step, submit } from "../engine/index.ts";
+import type { Engine, EngineEvent, EngineRequest, Refusal } from "../engine/index.ts";
+
+export type Driver = {
+  /** Simulated milliseconds since the driver was made. */
+  nowMs(): number;
+  submit(request: EngineRequest): Refusal | undefined;
+  abort(id: string): void;
+  /** While frozen no simulated time passes. */
+  freeze(frozen: boolean): void;
+  /** Catches up with the clock, as a scrape of live gauges needs it. */
+  catchUp(): void;
+  stop(): void;
+};
+
+export type DriverOptions = {
+  readonly engine: Engine;
+  readonly clock: Clock;
+  /** Real milliseconds per simulated one. */
+  readonly timeScale: number;
+  /** Called with the events of one or several steps, in order. Must not call the driver. */
+  readonly onEvents: (events: readonly EngineEvent[]) => void;
+};
+
+/** The least distance of two submissions, in simulated milliseconds (D1). */
+const MOMENT_MS = 1e-6;
+
+type Wake = { readonly kind: "none" } | { readonly kind: "set"; readonly atMs: number; readonly cancel: () => void };
+
+/** The clock of this machine. Its timers do not keep the process alive: the server does. */
+export const MACHINE_CLOCK: Clock = {
+  nowMs: () => performance.now(),
+  after(delayMs, action) {
+    if (delayMs <= 0) {
+      const immediate = setImmediate(action);
+      return () => clearImmediate(immediate);
+    }
+    // Rounded up: a timer that fires early would only have to be set again.
+    const timer = setTimeout(action, Math.ceil(delayMs));
+    timer.unref();
+    return () => clearTimeout(timer);
+  },
+};
+
+export function createDriver({ engine, clock, timeScale, onEvents }: DriverOptions): Driver {
+  const startedMs = clock.nowMs();
+  let pausedMs = 0;
+  let frozenAtMs: number | undefined;
+  let latestMs = 0;
+  let wake: Wake = { kind: "none" };
+  let stopped = false;
+
+  const nowMs = (): number => {
+    const realMs = (frozenAtMs ?? clock.nowMs()) - startedMs - pausedMs;
+    latestMs = Math.max(latestMs, realMs / timeScale);
+    return latestMs;
+  };
+  const distinctNowMs = (): number => {
+    const before = latestMs;
+    const now = nowMs();
+    if (now <= before) latestMs = before + MOMENT_MS;
+    return latestMs;
+  };
+  const deliver = (events: readonly EngineEvent[]): void => {
+    if (events.length > 0) onEvents(events);
+  };
+  const sleep = (): void => {
+    const atMs = stopped || frozenAtMs !== undefined ? undefined : nextEventAtMs(engine);
+    if (wake.kind === "set") {
+      if (wake.atMs === atMs) return;
+      wake.cancel();
+      wake = { kind: "none" };
+    }
+    if (atMs === undefined) return;
+    wake = { kind: "set", atMs, cancel: clock.after((atMs - nowMs()) * timeScale, onWake) };
+  };
+  const onWake = (): void => {
+    wake = { kind: "none" };
+    deliver(step(engine, nowMs()));
+    sleep();
+  };
+
+  return {
+    nowMs,
+    submit(request) {
+      const now = distinctNowMs();
+      deliver(step(engine, now));
+      const refusal = submit(engine, request, now);
+      sleep();
+      return refusal;
+    },
+    abort(id) {
+      const now = distinctNowMs();
+      deliver(step(engine, now));
+      deliver(abort(engine, id, now));
+      sleep();
+    },
+    freeze(frozen) {
+      if (frozen && frozenAtMs === undefined) {
+        deliver(step(engine, nowMs()));
+        frozenAtMs = clock.nowMs();
+      } else if (!frozen && frozenAtMs !== undefined) {
+        pausedMs += clock.nowMs() - frozenAtMs;
+        frozenAtMs = undefined;
+      }
+      sleep();
+    },
+    catchUp() {
+      deliver(step(engine, nowMs()));
+      sleep();
+    },
+    stop() {
+      stopped = true;
+      sleep();
+    },
+  };
+}

@@ -1,0 +1,8 @@
+/** The test kit's hosts (spec 6): the simulated engine over HTTP. */
+export { startFakeEngine } from "./fake-engine.ts";
+export type { FakeEngine, FakeEngineStats } from "./fake-engine.ts";
+export { DIALECTS } from "./options.ts";
+export type { Dialect, FakeEngineOptions } from "./options.ts";
+export { FAULTS, faultsHelp } from "./faults.ts";
+export type { FaultName, FaultSpec } from "./faults.ts";
+export type { RequestCounts, RequestOutcome, RequestRecord } from "./recorder.ts";
