@@ -1,0 +1,113 @@
+/**
+ * Policy `classic`: admission by the engine's own load, the parity rules of spec 2.
+ *
+ * A replica starts open. A probe that shows requests waiting inside the engine caps it at what ran at that moment;
+ * without any waiting the cap is raised by one per probe (`step`) or removed (`at-once`).
+ */
+import { invariant } from "../base/invariant.ts";
+import type { Policy } from "./policy.ts";
+import type { Replica, Run } from "./state.ts";
+import type { SchedulingConfig } from "./types.ts";
+
+/** The cap is removed when fewer than `cap` turns were in flight at this many probes in a row. */
+const QUIET_PROBES = 5;
+/** Foreign load counts when it was seen at this many probes in a row. */
+const FOREIGN_PROBES = 3;
+
+export const classic: Policy = {
+  name: "classic",
+
+  hasRoom(replica, serviceClass) {
+    if (!replica.configured || !replica.healthy) return false;
+    const bound = classic.limit(replica);
+    if (bound === undefined) return true;
+    const taken = replica.inFlight + replica.foreign;
+    // Paused interactive runs will come back: batch leaves one slot free for each of them.
+    return serviceClass === "interactive" ? taken < bound : taken + 1 + replica.keptRoom <= bound;
+  },
+
+  limit(replica) {
+    const { cap } = replica;
+    const { maxInFlight } = replica.config;
+    if (cap === undefined) return maxInFlight;
+    return maxInFlight === undefined ? cap : Math.min(cap, maxInFlight);
+  },
+
+  onSample(replica, sample, config) {
+    countForeign(replica, sample?.running);
+    if (sample === undefined) {
+      // No load signal at all: only a refusal can have capped it, and being alive is the best news there is.
+      raise(replica, config);
+      return;
+    }
+    if (sample.waiting === undefined) return;
+    if (sample.waiting > 0) {
+      replica.quietProbes = 0;
+      if (sample.running === undefined) return;
+      replica.cap = Math.max(1, Math.min(replica.cap ?? Number.POSITIVE_INFINITY, sample.running));
+      return;
+    }
+    raise(replica, config);
+  },
+
+  onPushedBack(replica) {
+    replica.quietProbes = 0;
+    replica.cap = Math.max(1, replica.inFlight);
+  },
+
+  place(run, fitting) {
+    const candidates = avoiding(run, fitting);
+    if (run.replica !== undefined && candidates.includes(run.replica)) return run.replica;
+    let best = candidates[0];
+    invariant(best, "placement needs a replica with room");
+    for (const candidate of candidates) {
+      if (emptier(candidate, best)) best = candidate;
+    }
+    return best;
+  },
+};
+
+/** A retry goes to another replica than the one whose connection just failed, if another fits. */
+function avoiding(run: Run, fitting: readonly Replica[]): readonly Replica[] {
+  if (run.avoid === undefined) return fitting;
+  const others = fitting.filter((replica) => replica !== run.avoid);
+  return others.length > 0 ? others : fitting;
+}
+
+/** Open before capped; capped by in flight ÷ cap; then fewest in flight; the order of the config is the caller's. */
+function emptier(a: Replica, b: Replica): boolean {
+  const boundA = classic.limit(a);
+  const boundB = classic.limit(b);
+  if (boundA === undefined || boundB === undefined) {
+    if (boundA !== boundB) return boundA === undefined;
+    return a.inFlight < b.inFlight;
+  }
+  const difference = (a.inFlight + a.foreign) / boundA - (b.inFlight + b.foreign) / boundB;
+  return difference === 0 ? a.inFlight < b.inFlight : difference < 0;
+}
+
+function raise(replica: Replica, config: SchedulingConfig): void {
+  if (replica.cap === undefined) return;
+  replica.quietProbes = replica.inFlightAtProbe < replica.cap ? replica.quietProbes + 1 : 0;
+  if (config.capRelease === "at-once" || replica.quietProbes >= QUIET_PROBES) {
+    replica.cap = undefined;
+    replica.quietProbes = 0;
+    return;
+  }
+  replica.cap += 1;
+}
+
+function countForeign(replica: Replica, running: number | undefined): void {
+  const surplus = running === undefined ? 0 : running - replica.inFlightAtProbe;
+  replica.surpluses = surplus > 0 ? [...replica.surpluses, surplus].slice(-FOREIGN_PROBES) : [];
+  replica.foreign = replica.surpluses.length < FOREIGN_PROBES ? 0 : Math.min(...replica.surpluses);
+}
+
+/** Called when the load has become stale or the engine was replaced: it counts as reporting no load. */
+export function forgetLoad(replica: Replica): void {
+  replica.load = undefined;
+  replica.cap = undefined;
+  replica.quietProbes = 0;
+  replica.surpluses = [];
+  replica.foreign = 0;
+}

@@ -1,0 +1,126 @@
+/**
+ * The scheduling core: `decide(state, event) → { state, effects }`, deterministic, without clock, IO or randomness.
+ * All control flow over kinds of events is here; helpers compute.
+ */
+import { unreachable } from "../base/invariant.ts";
+import { fail, finish, forgetRun, holdAgain, type Step } from "./book.ts";
+import { classic } from "./classic.ts";
+import { tick, wakeDelayed } from "./expiry.ts";
+import type { Policy } from "./policy.ts";
+import { configurePool, probeReplica } from "./probes.ts";
+import { remember } from "./recognition.ts";
+import { dataplaneFor, requestTurn } from "./requests.ts";
+import { linkDataplane, loseDataplane } from "./resync.ts";
+import { settle } from "./settle.ts";
+import { runKey, type SchedulerState } from "./state.ts";
+import type { SchedulerEffect, SchedulerEvent, SchedulingConfig } from "./types.ts";
+
+const POLICIES: { readonly [Name in SchedulingConfig["policy"]]: Policy } = { classic };
+
+export function policyOf(state: SchedulerState): Policy {
+  return POLICIES[state.config.policy];
+}
+
+/**
+ * Takes one event and returns the effects that the host has to carry out, in order.
+ * The state is changed in place and returned; the one passed in must not be used any more.
+ * @param event its `nowMs` never runs backwards.
+ */
+export function decide(
+  state: SchedulerState,
+  event: SchedulerEvent,
+): { readonly state: SchedulerState; readonly effects: readonly SchedulerEffect[] } {
+  state.nowMs = Math.max(state.nowMs, event.nowMs);
+  const step: Step = { state, policy: policyOf(state), effects: [], dirty: new Set() };
+  if (state.delayed.size > 0) {
+    wakeDelayed(step);
+    settle(step);
+  }
+  apply(step, event);
+  settle(step);
+  return { state, effects: step.effects };
+}
+
+function apply(step: Step, event: SchedulerEvent): void {
+  const { state } = step;
+  switch (event.type) {
+    case "turn-requested":
+      requestTurn(step, event);
+      return;
+    case "turn-finished": {
+      const turn = state.turns.get(event.turn);
+      if (turn === undefined) return;
+      if (turn.state !== "flight") {
+        fail(step, turn, "internal");
+        return;
+      }
+      const bounds = { atMs: state.nowMs, keysMax: state.config.identityKeysMax };
+      if (event.keys.length > 0) remember(state.recognition, turn.run, event.keys, bounds);
+      finish(step, turn, event.paused);
+      return;
+    }
+    case "turn-started": {
+      const turn = state.turns.get(event.turn);
+      if (turn !== undefined) turn.startedMs = state.nowMs;
+      return;
+    }
+    case "turn-failed":
+    case "turn-abandoned": {
+      const turn = state.turns.get(event.turn);
+      if (turn !== undefined) fail(step, turn, event.reason);
+      return;
+    }
+    case "turn-pushed-back": {
+      const turn = state.turns.get(event.turn);
+      if (turn?.state !== "flight") return;
+      step.policy.onPushedBack(holdAgain(step, turn, state.nowMs + event.retryAfterMs));
+      return;
+    }
+    case "turn-withdrawn": {
+      const turn = state.turns.get(event.turn);
+      if (turn?.state === "flight") holdAgain(step, turn, state.nowMs);
+      return;
+    }
+    case "turn-too-late":
+      // The turn goes on where it is; nothing was changed when it was asked back.
+      return;
+    case "turns-named": {
+      const dataplane = dataplaneFor(state, event.dataplane);
+      dataplane.namedMs = state.nowMs;
+      const named = new Set(event.turns);
+      for (const turn of dataplane.turns.values()) if (!named.has(turn.id)) fail(step, turn, "internal");
+      return;
+    }
+    case "run-ended": {
+      const run = state.runs.get(runKey(event.principal, event.run));
+      if (run === undefined) return;
+      if (run.flights > 0 || run.held.length > 0) run.ended = true;
+      else forgetRun(step, run);
+      return;
+    }
+    case "probe-sent": {
+      const replica = state.replicas.get(event.replica);
+      if (replica !== undefined) replica.inFlightAtProbe = replica.inFlight;
+      return;
+    }
+    case "replica-probed":
+      probeReplica(step, event);
+      return;
+    case "pool-configured":
+      configurePool(step, event.config);
+      return;
+    case "dataplane-linked":
+      linkDataplane(step, event);
+      return;
+    case "dataplane-lost": {
+      const dataplane = state.dataplanes.get(event.dataplane);
+      if (dataplane !== undefined) loseDataplane(step, dataplane);
+      return;
+    }
+    case "ticked":
+      tick(step);
+      return;
+    default:
+      unreachable(event);
+  }
+}

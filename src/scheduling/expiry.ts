@@ -1,0 +1,43 @@
+/** What time alone ends: kept room, quiet runs, turns without a sign of life, dataplanes that did not come back. */
+import { dropRoom, fail, forgetRun, hold, markFitting, touch, type Step } from "./book.ts";
+import { sweep } from "./recognition.ts";
+import { dropDataplane } from "./resync.ts";
+import type { Dataplane } from "./state.ts";
+
+export function tick(step: Step): void {
+  const { state } = step;
+  const { config, nowMs } = state;
+  for (let run = state.room.first; run !== undefined && nowMs - run.pausedMs >= config.pausedRoomMs;) {
+    dropRoom(step, run);
+    run = state.room.first;
+  }
+  for (let run = state.expiry.first; run !== undefined && nowMs - run.lastMs >= config.runIdleExpiryMs;) {
+    // A run with open turns is not quiet, however long the turn takes.
+    if (run.flights > 0 || run.held.length > 0) touch(state, run);
+    else forgetRun(step, run);
+    run = state.expiry.first;
+  }
+  for (const dataplane of state.dataplanes.values()) {
+    if (!dataplane.linked && nowMs - dataplane.lostMs >= config.dataplaneGraceMs) dropDataplane(step, dataplane);
+    else if (nowMs - dataplane.namedMs >= config.turnExpiryMs) expireTurns(step, dataplane);
+  }
+  sweep(state.recognition, nowMs, config.identityTtlMs);
+}
+
+/** A dataplane that has stopped naming its turns: those in flight for as long have no sign of life (spec 2). */
+function expireTurns(step: Step, dataplane: Dataplane): void {
+  const { nowMs, config } = step.state;
+  for (const turn of dataplane.turns.values()) {
+    if (turn.state === "flight" && nowMs - turn.admittedMs >= config.turnExpiryMs) fail(step, turn, "internal");
+  }
+}
+
+/** Turns whose Retry-After has passed are held again. Called at every event: events carry the time. */
+export function wakeDelayed(step: Step): void {
+  const { state } = step;
+  for (let turn = state.delayed.top; turn !== undefined && turn.notBeforeMs <= state.nowMs; turn = state.delayed.top) {
+    state.delayed.remove(turn);
+    hold(step, turn);
+    markFitting(step, turn);
+  }
+}
