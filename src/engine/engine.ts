@@ -108,10 +108,8 @@ export function abort(engine: Engine, id: string, nowMs: number): readonly Engin
   moveTo(engine, nowMs);
   const sequence = engine.sequences.get(id);
   if (sequence === undefined) return [];
-  if (sequence.phase === "running" && engine.step !== undefined) {
-    sequence.aborted = true;
-    return [];
-  }
+  sequence.aborted = true;
+  if (sequence.phase === "running" && engine.step !== undefined) return [];
   const events: EngineEvent[] = [];
   if (sequence.phase === "waiting") engine.waiting = engine.waiting.filter((other) => other !== sequence);
   else engine.running = engine.running.filter((other) => other !== sequence);
@@ -270,8 +268,7 @@ function end(engine: Engine, sequence: Sequence, atMs: number, events: EngineEve
   }
   if (engine.sglang.chunked === sequence) engine.sglang.chunked = undefined;
   engine.sequences.delete(id);
-  const whole = sequence.generatedTokens >= sequence.outputTokens && sequence.admittedMs >= 0 && !sequence.aborted;
-  if (whole) {
+  if (!sequence.aborted) {
     engine.counters.finished += 1;
     observe(engine.requestTimeMs, atMs - sequence.arrivedMs);
     events.push({ kind: "finished", atMs, id, generated: sequence.generatedTokens });

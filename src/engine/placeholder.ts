@@ -25,19 +25,27 @@ const WORDS = [
   "station", "delta", "signal", "valley", "ledger", "north", "spring", "stone", "current",
 ] as const; // prettier-ignore
 
-/** Sentences of about `characters`, ending with a full stop. */
+/** Goes on with a sentence where too few characters are left for another one. */
+const CONTINUATION = ", and so it goes on";
+
+/** Sentences of at most `characters`, nearly as many, ending with a full stop. */
 export function placeholderText(random: Random, characters: number): string {
-  const sentences: string[] = [];
-  let length = 0;
-  while (length < characters) {
-    const sentence = `${pick(random, SUBJECTS)} ${pick(random, VERBS)} ${pick(random, OBJECTS)} ${pick(random, ENDS)}.`;
-    sentences.push(sentence);
-    length += sentence.length + 1;
+  let text = "";
+  for (;;) {
+    const sentence = `${pick(random, SUBJECTS)} ${pick(random, VERBS)} ${pick(random, OBJECTS)} ${pick(random, ENDS)}`;
+    const left = characters - text.length - 1;
+    if (text !== "" && left < CONTINUATION.length) return `${text.slice(0, -2)}${cutAtWord(CONTINUATION, left + 2)}.`;
+    if (sentence.length >= left) return `${text}${cutAtWord(sentence, left)}.`;
+    text += `${sentence}. `;
   }
-  const text = sentences.join(" ");
+}
+
+/** The longest start of `text` of at most `characters` that ends with a whole word; of one word at least its start. */
+function cutAtWord(text: string, characters: number): string {
   if (text.length <= characters) return text;
-  const cut = text.lastIndexOf(" ", Math.max(1, characters - 1));
-  return `${text.slice(0, cut <= 0 ? characters - 1 : cut).replace(/[.,]$/, "")}.`;
+  if (text[characters] === " ") return text.slice(0, Math.max(0, characters));
+  const cut = text.lastIndexOf(" ", characters);
+  return text.slice(0, cut > 0 ? cut : Math.max(0, characters)).replace(/,$/, "");
 }
 
 /** Words of about `characters` in all, for a string argument. */

@@ -60,9 +60,8 @@ export function scriptChatAnswer(script: ChatScript): Answer {
   const callable = tools.map(toolOf).filter((tool) => tool !== undefined);
   const forced = toolChoice !== "auto";
   if (callable.length > 0 && (forced || results < calls)) {
-    const left = forced ? 1 : calls - results;
-    const wanted = overrides.parallel ?? (script.parallelCalls && turn.split("parallel").next() < 0.2 ? 2 : 1);
-    const count = script.parallelCalls ? Math.max(1, Math.min(wanted, Math.max(left, overrides.parallel ?? 1))) : 1;
+    const wanted = overrides.parallel ?? (turn.split("parallel").next() < 0.2 ? 2 : 1);
+    const count = !script.parallelCalls ? 1 : forced ? (overrides.parallel ?? 1) : Math.min(wanted, calls - results);
     return {
       content: "",
       calls: Array.from({ length: count }, (_, at) => makeCall(script, callable, turn.split(`call ${at}`))),

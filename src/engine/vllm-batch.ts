@@ -22,10 +22,15 @@ import type { Engine, EngineEvent, Sequence, Step } from "./types.ts";
 /** The next step of a vLLM engine, or undefined when there is nothing to do. */
 export function planVllmStep(engine: Engine, nowMs: number, events: EngineEvent[]): Step | undefined {
   const scheduled: Sequence[] = [];
-  const preemptions = engine.counters.preemptions;
-  let budget = scheduleRunning(engine, scheduled, nowMs, events);
-  if (engine.counters.preemptions === preemptions) budget = admitWaiting(engine, scheduled, budget, nowMs, events);
-  return scheduled.length === 0 ? undefined : startStep(engine, scheduled, nowMs);
+  for (;;) {
+    const preemptions = engine.counters.preemptions;
+    const budget = scheduleRunning(engine, scheduled, nowMs, events);
+    const preempted = engine.counters.preemptions > preemptions;
+    if (!preempted) admitWaiting(engine, scheduled, { budget, nowMs }, events);
+    if (scheduled.length > 0) return startStep(engine, scheduled, nowMs);
+    // A request that gave way to itself leaves an empty step behind, which takes the real engine no time either.
+    if (!preempted) return undefined;
+  }
 }
 
 function scheduleRunning(engine: Engine, scheduled: Sequence[], nowMs: number, events: EngineEvent[]): number {
@@ -81,11 +86,10 @@ function takeVictim(engine: Engine): Sequence {
 function admitWaiting(
   engine: Engine,
   scheduled: Sequence[],
-  budgetBefore: number,
-  nowMs: number,
+  pass: { readonly budget: number; readonly nowMs: number },
   events: EngineEvent[],
-): number {
-  let budget = budgetBefore;
+): void {
+  let { budget } = pass;
   let taken = 0;
   while (taken < engine.waiting.length && budget > 0 && engine.running.length < engine.params.maxRunning) {
     const sequence = engine.waiting[taken];
@@ -95,7 +99,7 @@ function admitWaiting(
     const fromFree = newBlocks + unlockedAmong(engine.kv, sequence.request.blockHashes, cached);
     if (fromFree > engine.kv.freeCount) break;
     taken += 1;
-    admit(engine, sequence, cached, nowMs, events);
+    admit(engine, sequence, cached, pass.nowMs, events);
     const tokens = Math.min(knownTokens(sequence) - sequence.computedTokens, budget);
     growTo(engine, sequence, sequence.computedTokens + tokens);
     sequence.scheduledTokens = tokens;
@@ -104,5 +108,4 @@ function admitWaiting(
     scheduled.push(sequence);
   }
   if (taken > 0) engine.waiting.splice(0, taken);
-  return budget;
 }

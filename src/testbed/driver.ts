@@ -33,6 +33,9 @@ export type DriverOptions = {
 /** The least distance of two submissions, in simulated milliseconds (D1). */
 const MOMENT_MS = 1e-6;
 
+/** The shortest sleep: a rest that rounding leaves before a step's end would otherwise wake too early for ever. */
+const SLEEP_LEAST_MS = 0.01;
+
 type Wake = { readonly kind: "none" } | { readonly kind: "set"; readonly atMs: number; readonly cancel: () => void };
 
 /** The clock of this machine. Its timers do not keep the process alive: the server does. */
@@ -80,7 +83,8 @@ export function createDriver({ engine, clock, timeScale, onEvents }: DriverOptio
       wake = { kind: "none" };
     }
     if (atMs === undefined) return;
-    wake = { kind: "set", atMs, cancel: clock.after((atMs - nowMs()) * timeScale, onWake) };
+    const delayMs = (atMs - nowMs()) * timeScale;
+    wake = { kind: "set", atMs, cancel: clock.after(delayMs <= 0 ? 0 : Math.max(delayMs, SLEEP_LEAST_MS), onWake) };
   };
   const onWake = (): void => {
     wake = { kind: "none" };

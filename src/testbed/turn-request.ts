@@ -52,7 +52,9 @@ export function readTurnRequest(api: TurnApi, body: Body, context: Context): Tur
   if (problem !== undefined) return problem;
   const model = text(body["model"]) ?? "";
   if (!options.models.includes(model)) return unknownModel(model);
-  const priority = typeof body["priority"] === "number" ? body["priority"] : 0;
+  // A request without a priority ranks last at SGLang; vLLM counts it as 0.
+  const unranked = dialect === "sglang" && options.priority ? Number.MIN_SAFE_INTEGER : 0;
+  const priority = number(body["priority"]) ?? unranked;
   if (dialect === "vllm" && priority !== 0 && !options.priority) {
     return { status: 400, message: `Got priority ${priority} but Priority scheduling is not enabled.` };
   }
