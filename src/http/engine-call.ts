@@ -54,6 +54,8 @@ export type EngineHandler = {
 };
 
 export type EngineCall = {
+  /** No chunk frame is open on the wire: bytes of our own may follow what `onFrames` gave. */
+  readonly betweenFrames: boolean;
   /** Stops the request: the socket to the engine is destroyed at once, no callback follows. */
   abort(): void;
   /** Stops and restarts reading from the engine, for a slow client. */
