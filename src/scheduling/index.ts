@@ -3,7 +3,7 @@ export { createState } from "./state.ts";
 export type { SchedulerState } from "./state.ts";
 export { decide } from "./decide.ts";
 export { explain } from "./explain.ts";
-export { replicaViews, runView, snapshot } from "./snapshot.ts";
+export { replicaViews, runOfTurn, runView, snapshot } from "./snapshot.ts";
 export type { HeldStatus, ReplicaStatus, SchedulerStatus } from "./snapshot.ts";
 export { checkInvariants } from "./invariants.ts";
 export { freeze, thaw } from "./freeze.ts";

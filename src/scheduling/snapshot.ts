@@ -1,6 +1,6 @@
 /** State as people and dataplanes see it: status, views of replicas and runs. Plain JSON data, bounded in size. */
-import type { PrincipalId, RunId } from "../base/ids.ts";
-import type { ReplicaView, RunPhase, RunView, ServiceClass } from "../wire/admission.ts";
+import type { PrincipalId, RunId, TurnId } from "../base/ids.ts";
+import type { ReplicaView, RunPhase, RunSource, RunView, ServiceClass } from "../wire/admission.ts";
 import { policyOf } from "./decide.ts";
 import { holdReason } from "./explain.ts";
 import { runKey, type Replica, type Run, type SchedulerState, type Turn } from "./state.ts";
@@ -130,6 +130,15 @@ export function phaseOf(run: Run): RunPhase {
   if (run.flights > 0) return "generating";
   if (run.held.length > 0) return "held";
   return run.last;
+}
+
+/** Which run an open turn belongs to, and which rule said so; undefined when the turn is not open. */
+export function runOfTurn(
+  state: SchedulerState,
+  turn: TurnId,
+): { readonly run: RunId; readonly source: RunSource } | undefined {
+  const open = state.turns.get(turn);
+  return open === undefined ? undefined : { run: open.run.id, source: open.source };
 }
 
 /** What is known of a principal's run, or undefined. */
