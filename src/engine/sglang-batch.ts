@@ -12,9 +12,9 @@ import { admit, blocksFor, cachedBlocks, freeMemory, growTo, knownTokens, preemp
 import type { Engine, EngineEvent, Sequence, Step } from "./types.ts";
 
 /** `CLIP_MAX_NEW_TOKENS`: no request reserves more than this for its answer. */
-export const RESERVED_ANSWER_TOKENS_MAX = 4_096;
+const RESERVED_ANSWER_TOKENS_MAX = 4_096;
 /** `SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR`: the share of the first ratio that remains. */
-export const MIN_RATIO_FACTOR = 0.14;
+const MIN_RATIO_FACTOR = 0.14;
 /** `SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS`: decode steps in which the ratio falls to its least. */
 const RATIO_DECAY_STEPS = 600;
 /** `SGLANG_RETRACT_DECODE_STEPS`: after a retraction the ratio leaves room for this many tokens per request. */

@@ -7,9 +7,9 @@ import { BLOCK_TOKENS } from "./kv-pool.ts";
 import type { Engine, Sequence, SglangGauges, Step } from "./types.ts";
 
 /** `--decode-log-interval`. */
-export const DECODE_REPORT_STEPS = 40;
+const DECODE_REPORT_STEPS = 40;
 /** An idle engine refreshes its gauges this long after the last report. */
-export const IDLE_REPORT_MS = 30_000;
+const IDLE_REPORT_MS = 30_000;
 
 /** Gauges of an engine that has reported nothing yet. */
 export function emptyGauges(kvTokens: number): SglangGauges {

@@ -144,7 +144,7 @@ export type SglangGauges = {
   byPriority: ReadonlyMap<number, { readonly running: number; readonly waiting: number }>;
 };
 
-export type SglangState = {
+type SglangState = {
   /** A request that did not fit closed admission until the batch shrinks. */
   batchIsFull: boolean;
   /** The one request whose prompt is partly prefilled. */

@@ -3,7 +3,7 @@ import { hashText } from "../base/random.ts";
 import type { TokenPart } from "../engine/index.ts";
 import { tokenTexts } from "../engine/index.ts";
 import type { FaultSet } from "./faults.ts";
-import type { Dialect } from "./options.ts";
+import type { WireDialect } from "./options.ts";
 import type { TurnRequest } from "./turn-request.ts";
 
 export type AnswerShape = {
@@ -16,7 +16,7 @@ export type AnswerShape = {
 };
 
 export type ShapeOptions = {
-  readonly dialect: Dialect;
+  readonly dialect: WireDialect;
   readonly faults: FaultSet;
   readonly request: TurnRequest;
   readonly id: string;

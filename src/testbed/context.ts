@@ -12,7 +12,7 @@ import { createDriver, MACHINE_CLOCK } from "./driver.ts";
 import type { Driver } from "./driver.ts";
 import { faultNumber, NO_FAULTS } from "./faults.ts";
 import type { FaultSet } from "./faults.ts";
-import type { Dialect, ResolvedOptions } from "./options.ts";
+import type { WireDialect, ResolvedOptions } from "./options.ts";
 import { createRecorder } from "./recorder.ts";
 import type { Recorder } from "./recorder.ts";
 import { deliver } from "./turn.ts";
@@ -37,7 +37,7 @@ export type Context = {
   whenThawed(action: () => void): void;
 };
 
-const DISCIPLINE: { readonly [Of in Dialect]: Discipline } = {
+const DISCIPLINE: { readonly [Of in WireDialect]: Discipline } = {
   vllm: "vllm",
   sglang: "sglang",
   "llama.cpp": "slots",

@@ -54,76 +54,95 @@ export const MACHINE_CLOCK: Clock = {
 };
 
 export function createDriver({ engine, clock, timeScale, onEvents }: DriverOptions): Driver {
-  const startedMs = clock.nowMs();
-  let pausedMs = 0;
-  let frozenAtMs: number | undefined;
-  let latestMs = 0;
+  const time = createSimulatedTime(clock, timeScale);
   let wake: Wake = { kind: "none" };
   let stopped = false;
 
-  const nowMs = (): number => {
-    const realMs = (frozenAtMs ?? clock.nowMs()) - startedMs - pausedMs;
-    latestMs = Math.max(latestMs, realMs / timeScale);
-    return latestMs;
-  };
-  const distinctNowMs = (): number => {
-    const before = latestMs;
-    const now = nowMs();
-    if (now <= before) latestMs = before + MOMENT_MS;
-    return latestMs;
-  };
   const deliver = (events: readonly EngineEvent[]): void => {
     if (events.length > 0) onEvents(events);
   };
   const sleep = (): void => {
-    const atMs = stopped || frozenAtMs !== undefined ? undefined : nextEventAtMs(engine);
+    const atMs = stopped || time.frozen() ? undefined : nextEventAtMs(engine);
     if (wake.kind === "set") {
       if (wake.atMs === atMs) return;
       wake.cancel();
       wake = { kind: "none" };
     }
     if (atMs === undefined) return;
-    const delayMs = (atMs - nowMs()) * timeScale;
+    const delayMs = (atMs - time.nowMs()) * timeScale;
     wake = { kind: "set", atMs, cancel: clock.after(delayMs <= 0 ? 0 : Math.max(delayMs, SLEEP_LEAST_MS), onWake) };
+  };
+  const catchUp = (): void => {
+    deliver(step(engine, time.nowMs()));
+    sleep();
   };
   const onWake = (): void => {
     wake = { kind: "none" };
-    deliver(step(engine, nowMs()));
-    sleep();
+    catchUp();
   };
 
   return {
-    nowMs,
+    nowMs: () => time.nowMs(),
     submit(request) {
-      const now = distinctNowMs();
+      const now = time.distinctNowMs();
       deliver(step(engine, now));
       const refusal = submit(engine, request, now);
       sleep();
       return refusal;
     },
     abort(id) {
-      const now = distinctNowMs();
+      const now = time.distinctNowMs();
       deliver(step(engine, now));
       deliver(abort(engine, id, now));
       sleep();
     },
     freeze(frozen) {
-      if (frozen && frozenAtMs === undefined) {
-        deliver(step(engine, nowMs()));
-        frozenAtMs = clock.nowMs();
-      } else if (!frozen && frozenAtMs !== undefined) {
-        pausedMs += clock.nowMs() - frozenAtMs;
-        frozenAtMs = undefined;
-      }
+      if (frozen) deliver(step(engine, time.nowMs()));
+      time.freeze(frozen);
       sleep();
     },
-    catchUp() {
-      deliver(step(engine, nowMs()));
-      sleep();
-    },
+    catchUp,
     stop() {
       stopped = true;
       sleep();
     },
+  };
+}
+
+/** Simulated milliseconds since the start; they stand still while frozen and never run back (D1). */
+function createSimulatedTime(
+  clock: Clock,
+  timeScale: number,
+): {
+  nowMs(): number;
+  /** Later than every time given before. */
+  distinctNowMs(): number;
+  freeze(frozen: boolean): void;
+  frozen(): boolean;
+} {
+  const startedMs = clock.nowMs();
+  let pausedMs = 0;
+  let frozenAtMs: number | undefined;
+  let latestMs = 0;
+  const nowMs = (): number => {
+    const realMs = (frozenAtMs ?? clock.nowMs()) - startedMs - pausedMs;
+    latestMs = Math.max(latestMs, realMs / timeScale);
+    return latestMs;
+  };
+  return {
+    nowMs,
+    distinctNowMs() {
+      const before = latestMs;
+      if (nowMs() <= before) latestMs = before + MOMENT_MS;
+      return latestMs;
+    },
+    freeze(frozen) {
+      if (frozen) frozenAtMs ??= clock.nowMs();
+      else if (frozenAtMs !== undefined) {
+        pausedMs += clock.nowMs() - frozenAtMs;
+        frozenAtMs = undefined;
+      }
+    },
+    frozen: () => frozenAtMs !== undefined,
   };
 }

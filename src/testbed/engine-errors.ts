@@ -1,6 +1,6 @@
 /** Error bodies as the real engines write them (research/proxy.md 1.5). */
 import type { Refusal } from "../engine/index.ts";
-import type { Dialect } from "./options.ts";
+import type { WireDialect } from "./options.ts";
 
 /** An answer that is not a success. */
 export type EngineError = {
@@ -31,7 +31,7 @@ const LLAMA_TYPES: { readonly [status: number]: string } = {
 };
 
 /** JSON text of an error in the shape of the dialect. */
-export function errorBody(dialect: Dialect, error: EngineError): string {
+export function errorBody(dialect: WireDialect, error: EngineError): string {
   const { status, message, param = null } = error;
   const type = TYPES[status] ?? (status >= 500 ? "InternalServerError" : "BadRequestError");
   switch (dialect) {
@@ -47,7 +47,7 @@ export function errorBody(dialect: Dialect, error: EngineError): string {
 }
 
 /** What an engine says when it does not take a request. */
-export function refusalError(dialect: Dialect, refusal: Refusal, maxTokens: number): EngineError {
+export function refusalError(dialect: WireDialect, refusal: Refusal, maxTokens: number): EngineError {
   switch (refusal.kind) {
     case "queue-full":
       return { status: 503, message: queueFullText(dialect, refusal.queueMax) };
@@ -60,7 +60,7 @@ export function refusalError(dialect: Dialect, refusal: Refusal, maxTokens: numb
 
 /** Prompt and answer together are longer than the model allows. */
 export function contextError(
-  dialect: Dialect,
+  dialect: WireDialect,
   sizes: { readonly promptTokens: number; readonly maxTokens: number; readonly contextTokens: number },
 ): EngineError {
   const { promptTokens, maxTokens, contextTokens } = sizes;
@@ -92,7 +92,7 @@ export function unknownModel(model: string): EngineError {
   return { status: 404, message: `The model \`${model}\` does not exist.`, param: "model" };
 }
 
-function queueFullText(dialect: Dialect, queueMax: number): string {
+function queueFullText(dialect: WireDialect, queueMax: number): string {
   switch (dialect) {
     case "sglang":
       return "The request queue is full.";

@@ -30,7 +30,7 @@ import type { RequestCounts, RequestRecord } from "./recorder.ts";
 import { abortRoute, classifyRoute, turnRoute } from "./turn-route.ts";
 
 /** What a simulated engine saw and does. */
-export type FakeEngineStats = RequestCounts & {
+type FakeEngineStats = RequestCounts & {
   /** In the batch, and waiting inside the engine, at this moment. */
   readonly running: number;
   readonly waiting: number;

@@ -97,7 +97,7 @@ export function faultsHelp(): string {
 }
 
 /** Whether a text names a switch. */
-export function isFaultName(name: string): name is FaultName {
+function isFaultName(name: string): name is FaultName {
   return Object.hasOwn(FAULTS, name);
 }
 

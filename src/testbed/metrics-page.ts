@@ -1,16 +1,16 @@
 /** `/metrics` of each dialect with the names and labels of the real engines (research/proxy.md 1.2, engine-sim.md 1). */
 import { BLOCK_TOKENS, load, readGauges } from "../engine/index.ts";
 import type { Engine, SglangGauges } from "../engine/index.ts";
-import type { Dialect } from "./options.ts";
+import type { WireDialect } from "./options.ts";
 import { createPage } from "./prometheus.ts";
 import type { Page, Sample } from "./prometheus.ts";
 
-export type FinishReasons = { readonly stop: number; readonly length: number };
+type FinishReasons = { readonly stop: number; readonly length: number };
 
 export type MetricsInput = {
   readonly engine: Engine;
   readonly nowMs: number;
-  readonly dialect: Dialect;
+  readonly dialect: WireDialect;
   readonly model: string;
   readonly priority: boolean;
   readonly finishReasons: FinishReasons;

@@ -5,9 +5,13 @@ import type { AgentWorld, LatencyProfile, ProfileName, SharedGpu } from "../engi
 import { parseFaults } from "./faults.ts";
 
 /** Which engine it plays on the wire and in its batches. */
-export type Dialect = "vllm" | "sglang" | "llama.cpp" | "ollama" | "single-pass";
+export type Dialect = "vllm" | "sglang" | "slots" | "llama.cpp" | "ollama" | "single-pass";
 
-export const DIALECTS: readonly Dialect[] = ["vllm", "sglang", "llama.cpp", "ollama", "single-pass"];
+/** Every dialect. `slots` is the spec's name for both engines with slots, and means llama.cpp. */
+export const DIALECTS: readonly Dialect[] = ["vllm", "sglang", "slots", "llama.cpp", "ollama", "single-pass"];
+
+/** A dialect as routes and pages know it. */
+export type WireDialect = Exclude<Dialect, "slots">;
 
 export type FakeEngineOptions = {
   /** Default `vllm`. */
@@ -63,8 +67,12 @@ export type FakeEngineOptions = {
 };
 
 export type ResolvedOptions = Required<
-  Omit<FakeEngineOptions, "slots" | "kvTokens" | "contextTokens" | "latency" | "gpu" | "apiKey" | "idSeed" | "clock">
+  Omit<
+    FakeEngineOptions,
+    "dialect" | "slots" | "kvTokens" | "contextTokens" | "latency" | "gpu" | "apiKey" | "idSeed" | "clock"
+  >
 > & {
+  readonly dialect: WireDialect;
   readonly slots: number | undefined;
   readonly kvTokens: number | undefined;
   readonly contextTokens: number | undefined;
@@ -79,7 +87,8 @@ export type ResolvedOptions = Required<
 export function resolveOptions(options: FakeEngineOptions): ResolvedOptions | string {
   const problem = firstProblem(options);
   if (problem !== undefined) return problem;
-  const dialect = options.dialect ?? "vllm";
+  const given = options.dialect ?? "vllm";
+  const dialect = given === "slots" ? "llama.cpp" : given;
   return {
     dialect,
     name: options.name ?? "fake",

@@ -4,7 +4,7 @@
  */
 
 /** How a request ended, or that it has not. */
-export type RequestOutcome = "open" | "finished" | "aborted" | "refused" | "failed";
+type RequestOutcome = "open" | "finished" | "aborted" | "refused" | "failed";
 
 export type RequestRecord = {
   /** Order of arrival, from 0, over all requests to turn and classify routes. */

@@ -12,9 +12,6 @@ import type { FaultSet } from "./faults.ts";
 export type ResponseWriter = {
   /** Sends status and headers with the first bytes, or at once when `flush`. */
   begin(status: number, headers: Readonly<Record<string, string>>, flush: boolean): void;
-  readonly begun: boolean;
-  /** True once the answer has ended or was cut: nothing more is needed. */
-  readonly over: boolean;
   /** Adds one server-sent event with this data. */
   event(data: string): void;
   /** Writes the events gathered so far. */
@@ -25,14 +22,13 @@ export type ResponseWriter = {
   whole(status: number, headers: Readonly<Record<string, string>>, body: string): void;
 };
 
-type Phase = "idle" | "open" | "ending" | "over";
+type Phase = "idle" | "open" | "over";
 
 export function createResponseWriter(response: ServerResponse, faults: FaultSet): ResponseWriter {
   const lineEnd = faults.has("crlf") ? "\r\n" : "\n";
   const field = faults.has("no-space") ? "data:" : "data: ";
-  const cutAfter = faultNumber(faults, "cut-event") ?? Infinity;
-  const endAfter = faultNumber(faults, "end-after-events") ?? Infinity;
-  const errorAfter = faultNumber(faults, "error-event") ?? Infinity;
+  const frame = (data: string): string => `${field}${data}${lineEnd}${lineEnd}`;
+  const fate = fateOfEvents(faults);
   const sink = createSink(response, faults);
   let phase: Phase = "idle";
   let gathered = "";
@@ -45,12 +41,17 @@ export function createResponseWriter(response: ServerResponse, faults: FaultSet)
     sink.write(Buffer.from(text, "utf8"));
   };
   const end = (): void => {
-    if (phase === "over" || phase === "ending") return;
+    if (phase === "over") return;
     flush();
     phase = "over";
     sink.end();
   };
-  const frame = (data: string): string => `${field}${data}${lineEnd}${lineEnd}`;
+  const cutInside = (text: string): void => {
+    gathered += text.slice(0, Math.max(1, Math.floor(text.length / 2)));
+    flush();
+    phase = "over";
+    sink.cut();
+  };
   const begin: ResponseWriter["begin"] = (status, headers, atOnce) => {
     if (phase !== "idle") return;
     phase = "open";
@@ -58,32 +59,12 @@ export function createResponseWriter(response: ServerResponse, faults: FaultSet)
   };
   return {
     begin,
-    get begun() {
-      return phase !== "idle";
-    },
-    get over() {
-      return phase === "over" || sink.dead();
-    },
     event(data) {
       if (phase !== "open" || sink.dead()) return; // W1
-      if (events >= cutAfter) {
-        const half = frame(data);
-        gathered += half.slice(0, Math.max(1, Math.floor(half.length / 2)));
-        flush();
-        phase = "over";
-        sink.cut();
-        return;
-      }
-      if (events >= errorAfter) {
-        const message = "the simulated engine failed (fault error-event)";
-        gathered += frame(JSON.stringify({ error: { message, type: "InternalServerError", param: null, code: 500 } }));
-        end();
-        return;
-      }
-      if (events >= endAfter) {
-        end();
-        return;
-      }
+      const next = fate(events);
+      if (next === "cut") return cutInside(frame(data));
+      if (next === "error") gathered += frame(ERROR_EVENT);
+      if (next !== "pass") return end();
       events += 1;
       gathered += frame(data);
     },
@@ -101,6 +82,27 @@ export function createResponseWriter(response: ServerResponse, faults: FaultSet)
   };
 }
 
+const ERROR_EVENT = JSON.stringify({
+  error: {
+    message: "the simulated engine failed (fault error-event)",
+    type: "InternalServerError",
+    param: null,
+    code: 500,
+  },
+});
+
+/** What happens to the event that follows `before` whole ones. */
+function fateOfEvents(faults: FaultSet): (before: number) => "pass" | "cut" | "error" | "end" {
+  const cutAfter = faultNumber(faults, "cut-event") ?? Infinity;
+  const errorAfter = faultNumber(faults, "error-event") ?? Infinity;
+  const endAfter = faultNumber(faults, "end-after-events") ?? Infinity;
+  return (before) => {
+    if (before >= cutAfter) return "cut";
+    if (before >= errorAfter) return "error";
+    return before >= endAfter ? "end" : "pass";
+  };
+}
+
 /** Takes bytes to the socket, past the faults that act on bytes. */
 type Sink = {
   head(status: number, headers: Readonly<Record<string, string>>, atOnce: boolean): void;
@@ -111,70 +113,80 @@ type Sink = {
   dead(): boolean;
 };
 
+/** Actions in order, with pauses between them: while headers are slow, and between the writes of split characters. */
+type ActionQueue = {
+  add(action: () => void): void;
+  /** Stops the queue behind what was added until `resume` calls back. */
+  pause(resume: (go: () => void) => void): void;
+};
+
+function createActionQueue(): ActionQueue {
+  const later: (() => void)[] = [];
+  let paused = false;
+  const pump = (): void => {
+    for (;;) {
+      const action = paused ? undefined : later.shift();
+      if (action === undefined) return;
+      action();
+    }
+  };
+  const add = (action: () => void): void => {
+    later.push(action);
+    pump();
+  };
+  return {
+    add,
+    pause(resume) {
+      add(() => {
+        paused = true;
+        resume(() => {
+          paused = false;
+          pump();
+        });
+      });
+    },
+  };
+}
+
 function createSink(response: ServerResponse, faults: FaultSet): Sink {
   const wrongLength = faultNumber(faults, "wrong-length");
   const slowMs = faultNumber(faults, "slow-headers") ?? 0;
   let bytesLeft = faultNumber(faults, "die-after-bytes") ?? Infinity;
   let cutting = false;
-  // Actions wait here while headers are slow, and between the writes of split characters.
-  const later: (() => void)[] = [];
-  let waiting = slowMs > 0;
-  const pump = (): void => {
-    for (;;) {
-      const action = waiting ? undefined : later.shift();
-      if (action === undefined) return;
-      action();
-    }
-  };
-  const schedule = (action: () => void): void => {
-    later.push(action);
-    pump();
-  };
-  const pause = (resume: (go: () => void) => void): void => {
-    waiting = true;
-    resume(() => {
-      waiting = false;
-      pump();
-    });
-  };
-  if (slowMs > 0) pause((go) => setTimeout(go, slowMs).unref());
+  const queue = createActionQueue();
+  if (slowMs > 0) queue.pause((go) => setTimeout(go, slowMs).unref());
 
-  const destroy = (): void => {
-    response.socket?.destroy();
-  };
   const cut = (): void => {
     cutting = true;
-    // The write's callback comes when the bytes are with the kernel; destroying before that would lose them.
-    schedule(() => {
+    queue.add(() => {
       response.flushHeaders();
       const { socket } = response;
       if (socket === null || socket.destroyed) return;
-      socket.write("", () => setImmediate(destroy));
+      // The write's callback comes when the bytes are with the kernel; destroying before that would lose them.
+      socket.write("", () => setImmediate(() => socket.destroy()));
     });
   };
   const put = (bytes: Buffer): void => {
     if (response.destroyed || cutting) return;
-    if (bytes.length < bytesLeft) {
-      bytesLeft -= bytes.length;
-      schedule(() => void response.write(bytes)); // a slow client is buffered: an answer is bounded by its tokens
-      return;
-    }
-    const last = bytes.subarray(0, bytesLeft);
-    if (last.length > 0) schedule(() => void response.write(last)); // as above
-    cut();
+    const dies = bytes.length >= bytesLeft;
+    const part = dies ? bytes.subarray(0, bytesLeft) : bytes;
+    bytesLeft -= part.length;
+    // A slow client is buffered for: an answer is bounded by its tokens.
+    if (part.length > 0) queue.add(() => void response.write(part));
+    if (dies) cut();
+  };
+  const finish = (): void => {
+    if (!cutting) queue.add(() => void response.end()); // in its turn, after what was written before
   };
   const gzip = faults.has("gzip") ? createGzip({ flush: zlib.Z_SYNC_FLUSH }) : undefined;
   gzip?.on("data", put);
-  gzip?.on("end", () => finish());
-  const finish = (): void => {
-    if (!cutting) schedule(() => void response.end()); // ends after what was written before
-  };
+  gzip?.on("end", finish);
   return {
     head(status, headers, atOnce) {
       const all: Record<string, string> = { ...headers };
       if (gzip !== undefined) all["content-encoding"] = "gzip";
       if (wrongLength !== undefined) all["content-length"] = String(wrongLength);
-      schedule(() => {
+      queue.add(() => {
         if (response.destroyed) return;
         response.writeHead(status, all);
         if (atOnce) response.flushHeaders();
@@ -185,7 +197,7 @@ function createSink(response: ServerResponse, faults: FaultSet): Sink {
       else if (faults.has("split-utf8")) {
         for (const piece of splitInsideCharacters(bytes)) {
           put(piece);
-          schedule(() => pause((go) => setImmediate(go)));
+          queue.pause((go) => setImmediate(go));
         }
       } else put(bytes);
     },

@@ -177,7 +177,7 @@ export function record(value: unknown): Body {
 }
 
 /** A finite number, or undefined. */
-export function number(value: unknown): number | undefined {
+function number(value: unknown): number | undefined {
   return typeof value === "number" && Number.isFinite(value) ? value : undefined;
 }
 

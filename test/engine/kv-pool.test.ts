@@ -47,6 +47,15 @@ describe("the KV pool", () => {
     expect(matchPrefix(pool, [1, 2], 9)).toBe(2);
   });
 
+  it("takes a block that was released without content before it evicts any", () => {
+    const pool = createKvPool(2);
+    store(pool, [1]);
+    const block = allocateBlock(pool);
+    releaseBlocks(pool, [block]);
+    expect(allocateBlock(pool)).toBe(block);
+    expect(matchPrefix(pool, [1], 1)).toBe(1);
+  });
+
   it("keeps what was touched longer than what was not", () => {
     const pool = createKvPool(4);
     store(pool, [1, 2]);

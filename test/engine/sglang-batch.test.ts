@@ -37,6 +37,22 @@ describe("an SGLang batch", () => {
     expect(admittedAt(399)).toBe("admitted second @0 cached 0");
   });
 
+  it("takes a cached prefix out of the free memory before it judges a request", () => {
+    // `first` leaves 64 tokens of prefix. Of 1,024, r1 reserves 400 + 300: 324 are free, the cached 64 among them. r2
+    // needs 36 + max + 16 of the other 260.
+    const admittedAt = (max: number): string | undefined => {
+      const engine = plainEngine("sglang", { kvTokens: 1_024 });
+      const events = play(engine, [
+        { atMs: 0, request: request("first", { prompt: 64, output: 16, family: "system", shared: 4 }) },
+        { atMs: 1_000, request: request("r1", { prompt: 400, output: 5, max: 300 }) },
+        { atMs: 1_000, request: request("r2", { prompt: 100, output: 2, max, family: "system", shared: 4 }) },
+      ]);
+      return lines(events, ["admitted"])[2];
+    };
+    expect(admittedAt(207)).toBe("admitted r2 @1000 cached 64");
+    expect(admittedAt(208)).toBe("admitted r2 @1440 cached 64");
+  });
+
   it("reserves at most 4,096 tokens for an answer, however long it may be", () => {
     const engine = plainEngine("sglang", { kvTokens: 16_384 });
     const events = play(engine, [

@@ -3,7 +3,7 @@ import { hashText } from "../../src/base/random.ts";
 import type { Discipline, Engine, EngineEvent, EngineParams, EngineRequest } from "../../src/engine/index.ts";
 
 /** One decode step takes 10 ms, a prefill 1 ms a token where that is more: durations that a person can add up. */
-export const PLAIN = {
+const PLAIN = {
   decodeBaseMs: 10,
   decodePerRequestMs: 0,
   decodePerKiloTokenMs: 0,
@@ -21,7 +21,7 @@ export function plainEngine(discipline: Discipline, overrides: Partial<EnginePar
 }
 
 /** Hashes of a private prompt; `family` and `shared` give the first blocks to several requests. */
-export function hashes(id: string, blocks: number, family = "", shared = 0): number[] {
+function hashes(id: string, blocks: number, family = "", shared = 0): number[] {
   const word = (text: string): number => 1 + hashText(text);
   return Array.from({ length: blocks }, (_, at) => (at < shared ? word(`${family}/${at}`) : word(`${id}:${at}`)));
 }

@@ -71,15 +71,17 @@ describe("a vLLM batch", () => {
   });
 
   it("admits nobody in a step that preempts", () => {
-    const engine = plainEngine("vllm", { kvTokens: 96 });
+    const engine = plainEngine("vllm", { kvTokens: 96, priorityScheduling: true });
     const events = play(engine, [
-      { atMs: 0, request: request("r1", { prompt: 32, output: 30 }) },
-      { atMs: 0, request: request("r2", { prompt: 32, output: 30 }) },
-      { atMs: 220, request: request("small", { prompt: 1, output: 1 }) },
+      { atMs: 0, request: request("r1", { prompt: 32, output: 30, priority: 1 }) },
+      { atMs: 0, request: request("r2", { prompt: 32, output: 30, priority: 9 }) },
+      { atMs: 220, request: request("urgent", { prompt: 1, output: 1, priority: 0 }) },
     ]);
-    const admitted = lines(events, ["admitted"]).filter((line) => line.includes("small"));
-    // Pushed out at 224, r2 stands at the head of the queue, does not fit, and blocks the small one behind it.
-    expect(admitted).toEqual(["admitted small @354 cached 0"]);
+    // At 224 r2 is pushed out and leaves two blocks: the urgent one, first in the queue, needs one and waits a step.
+    expect(lines(events, ["preempted", "admitted"]).slice(2, 4)).toEqual([
+      "preempted r2 @224",
+      "admitted urgent @234 cached 0",
+    ]);
   });
 
   it("orders by priority, smaller first, when priority scheduling is on", () => {

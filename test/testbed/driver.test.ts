@@ -101,6 +101,8 @@ describe("the driver", () => {
             });
           }
           clock.run();
+          // D1: a record of the moments is enough to play it again.
+          for (const [at, act] of acts.entries()) expect(act.atMs).toBeGreaterThan(acts[at - 1]?.atMs ?? -1);
           expect(JSON.stringify(events)).toBe(JSON.stringify(replay(laptop(discipline, 1_200), acts)));
         }),
         { numRuns: 60 },
@@ -158,11 +160,16 @@ describe("the driver", () => {
     const driver = createDriver({ engine, clock, timeScale: 1, onEvents: (some) => void events.push(...some) });
     driver.submit(request("a", { prompt: 10, output: 3 }));
     clock.at(20, () => driver.freeze(true));
-    clock.at(90_000, () => driver.freeze(false));
+    let thawedMs = 0;
+    clock.at(90_000, () => {
+      driver.freeze(false);
+      thawedMs = driver.nowMs();
+    });
     clock.run();
     const finished = events.at(-1);
     expect(finished?.kind).toBe("finished");
     expect(finished?.atMs).toBeLessThan(100);
+    expect(thawedMs).toBeCloseTo(20, 6);
     expect(clock.nowMs()).toBeGreaterThan(90_000);
   });
 });

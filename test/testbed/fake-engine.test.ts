@@ -32,7 +32,7 @@ async function json<Body = Completion>(response: Response | Promise<Response>): 
   return (await (await response).json()) as Body;
 }
 
-const GENERATIVE: readonly Dialect[] = ["vllm", "sglang", "llama.cpp", "ollama"];
+const GENERATIVE: readonly Dialect[] = ["vllm", "sglang", "slots", "ollama"];
 
 describe.each(GENERATIVE)("the %s dialect", (dialect) => {
   it("answers a chat turn with readable text and its usage", async () => {
@@ -375,7 +375,7 @@ describe("a simulated engine", () => {
         (reason: unknown) => String(reason),
       );
     expect(await messageOf({ dialect: "vlm" })).toContain(
-      "dialect 'vlm' is not one of vllm, sglang, llama.cpp, ollama, single-pass",
+      "dialect 'vlm' is not one of vllm, sglang, slots, llama.cpp, ollama, single-pass",
     );
     expect(await messageOf({ profile: "h100" })).toContain("profile 'h100' is not one of instant, laptop-1b-x2");
     expect(await messageOf({ slots: 0 })).toContain("slots 0 is not a whole number from 1");
@@ -395,6 +395,33 @@ describe("a simulated engine", () => {
     await Promise.all([engine.close(), expect(response.text()).rejects.toThrow()]);
     await engine.close();
     await expect(fetch(`${engine.url}/health`)).rejects.toThrow();
+  });
+
+  it("drops its connections when told to, and goes on listening", async () => {
+    const engine = await engineFor({ faults: ["stall"] });
+    const response = await chat(engine, { stream: true });
+    await engine.until((stats) => stats.running === 1);
+    engine.dropConnections();
+    await expect(response.text()).rejects.toThrow();
+    expect(await engine.until((stats) => stats.running === 0)).toMatchObject({ aborted: 1 });
+    expect((await fetch(`${engine.url}/health`)).status).toBe(200);
+  });
+
+  it("tells people what it is and what it saw", async () => {
+    const engine = await engineFor({ name: "north" });
+    await chat(engine);
+    expect(await (await fetch(engine.url)).text()).toContain("simulated engine 'north': dialect vllm, profile instant");
+    expect(await (await fetch(`${engine.url}/fake/stats`)).json()).toMatchObject({
+      counts: { started: 1, finished: 1 },
+      load: { running: 0 },
+      requests: [{ order: 0, outcome: "finished", status: 200, path: "/v1/chat/completions" }],
+    });
+  });
+
+  it("says what it has when a wait for its state is in vain", async () => {
+    const engine = await engineFor({ name: "north" });
+    const wait = engine.until((stats) => stats.started > 0, 30);
+    await expect(wait).rejects.toThrow(/fake engine 'north': not within 30 ms; it has \{"started":0/);
   });
 
   it("survives clients that leave at any moment", async () => {

@@ -118,7 +118,7 @@ export function rawChat(
 }
 
 /** Writes bytes to the engine and collects all that comes until it closes the connection. */
-export function rawExchange(engine: FakeEngine, request: string): Promise<RawAnswer> {
+function rawExchange(engine: FakeEngine, request: string): Promise<RawAnswer> {
   return new Promise((resolve, reject) => {
     const socket = connect(engine.port, engine.host);
     const reads: Buffer[] = [];
