@@ -97,16 +97,16 @@ describe("fault switches of an answer", () => {
   });
 
   it("ignore-abort goes on generating when the client has left", async () => {
-    const engine = await engineFor({ latency: { decodeBaseMs: 3 } });
+    const engine = await engineFor({ latency: { decodeBaseMs: 4 } });
     const controller = new AbortController();
-    const headers = { "x-fake-fault": "ignore-abort", "x-fake-agent": "tokens=60" };
+    const headers = { "x-fake-fault": "ignore-abort", "x-fake-agent": "tokens=150" };
     const response = await chat(engine, { stream: true }, { headers, signal: controller.signal });
     controller.abort();
     await expect(response.text()).rejects.toThrow();
     const gone = await engine.until((stats) => stats.aborted === 1);
     expect(gone).toMatchObject({ open: 0, running: 1 });
     const end = await engine.until((stats) => stats.running === 0);
-    expect(end.requests[0]?.generatedTokens).toBe(60);
+    expect(end.requests[0]?.generatedTokens).toBe(150);
     expect(end).toMatchObject({ aborted: 1, finished: 0 });
   });
 
