@@ -111,10 +111,11 @@ function write(turn: OpenTurn, recorder: Recorder): void {
   const { writer, request, shape, generated, cachedTokens } = turn;
   const reason = turn.ended === "aborted" ? "abort" : request.answer.finish;
   if (turn.ended !== undefined) turn.record.status ??= 200;
-  const answers = turn.ended === "finished" || turn.stopped;
+  // A turn that is being stopped may still get tokens: the step in flight ends before the abort does.
+  const answers = turn.ended === "finished" || (turn.ended === "aborted" && turn.stopped);
   if (!request.stream) {
     if (answers) writer.whole(200, JSON_HEADERS, shape.whole(reason, generated, cachedTokens));
-  } else if (turn.ended !== "aborted" || turn.stopped) {
+  } else if (turn.ended !== "aborted" || answers) {
     writer.begin(200, STREAM_HEADERS, false);
     turn.record.status ??= 200;
     for (const chunk of shape.tokens(turn.sent, generated)) writer.event(chunk);

@@ -259,6 +259,15 @@ describe("a simulated engine", () => {
     expect((await post(engine, "/abort_request", { rid: "mine" })).status).toBe(200);
     const chunks = chunksOf(await response.text());
     expect(chunks.at(-1)?.choices[0]?.finish_reason).toBe("abort");
+    // Also while a token of the step in flight comes between the abort and its effect.
+    for (let at = 0; at < 3; at += 1) {
+      const busy = await chat(engine, { stream: true, rid: `busy ${at}` }, extra);
+      await engine.until((stats) => (stats.requests.at(-1)?.generatedTokens ?? 0) > at);
+      const until = performance.now() + 12;
+      while (performance.now() < until); // the engine's timers are late by two steps
+      await post(engine, "/abort_request", { rid: `busy ${at}` });
+      expect(chunksOf(await busy.text()).at(-1)?.choices[0]?.finish_reason).toBe("abort");
+    }
     const other = chat(engine, {}, extra);
     await engine.until((stats) => stats.running === 1);
     await post(engine, "/abort_request", { rid: engine.stats().requests.at(-1)?.id });
