@@ -46,8 +46,10 @@ export type TapFindings = {
   readonly responseId: string | undefined;
   /** The API's own terminal event was seen (`[DONE]`, `message_stop`, `response.completed` …). */
   readonly terminal: boolean;
-  /** The last byte seen ended an SSE event: an event of ours may stand here. */
+  /** The last byte that was passed on ended an SSE event: an event of ours may stand here. */
   readonly betweenEvents: boolean;
+  /** Parts of the answer that were too large to look into. */
+  readonly skipped: number;
 };
 
 /**
