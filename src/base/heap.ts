@@ -54,7 +54,18 @@ export class IndexedHeap<T extends HeapElement> {
     this.#up(item.heapIndex);
   }
 
+  /** The same for a key that can only have come forward: one comparison where nothing moves. */
+  raise(item: T): void {
+    this.#up(item.heapIndex);
+  }
+
+  /** The same for a key that can only have gone back. */
+  lower(item: T): void {
+    if (this.#items.length > 1) this.#down(item.heapIndex);
+  }
+
   #up(from: number): void {
+    if (from === 0) return;
     const items = this.#items;
     const item = items[from] as T;
     let index = from;

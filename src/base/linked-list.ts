@@ -21,6 +21,10 @@ export class LinkedList<Key extends string, T extends { [Name in Key]: ListLinks
     return this.#size;
   }
 
+  get last(): T | undefined {
+    return this.#last;
+  }
+
   next(item: T): T | undefined {
     return item[this.#key]?.next;
   }
@@ -34,6 +38,22 @@ export class LinkedList<Key extends string, T extends { [Name in Key]: ListLinks
     if (this.#last === undefined) this.#first = item;
     else this.#links(this.#last).next = item;
     this.#last = item;
+    this.#size += 1;
+  }
+
+  /** Inserts from the end, behind the last element for which `goesBefore` holds: constant time for the newest. */
+  insertSorted(item: T, goesBefore: (other: T) => boolean): void {
+    let previous = this.#last;
+    while (previous !== undefined && !goesBefore(previous)) previous = this.#links(previous).previous;
+    if (previous === this.#last) {
+      this.append(item);
+      return;
+    }
+    const next = previous === undefined ? this.#first : this.#links(previous).next;
+    this.#setLinks(item, { previous, next });
+    if (previous === undefined) this.#first = item;
+    else this.#links(previous).next = item;
+    if (next !== undefined) this.#links(next).previous = item;
     this.#size += 1;
   }
 
@@ -64,6 +84,20 @@ export class LinkedList<Key extends string, T extends { [Name in Key]: ListLinks
     links.next = undefined;
     if (this.#last !== undefined) this.#links(this.#last).next = item;
     this.#last = item;
+  }
+
+  /** Puts all elements in order again, stable: after many came in at once. Cheap where most are in order already. */
+  sort(compare: (a: T, b: T) => number): void {
+    const items: T[] = [];
+    for (let item = this.#first; item !== undefined; item = this.next(item)) items.push(item);
+    items.sort(compare);
+    this.#first = items[0];
+    this.#last = items.at(-1);
+    for (const [at, item] of items.entries()) {
+      const links = this.#links(item);
+      links.previous = at === 0 ? undefined : items[at - 1];
+      links.next = items[at + 1];
+    }
   }
 
   #links(item: T): ListLinks<T> {

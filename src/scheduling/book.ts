@@ -3,22 +3,27 @@
  * Nothing here decides who is admitted: see settle.ts.
  */
 import { invariant } from "../base/invariant.ts";
+import type { RunId } from "../base/ids.ts";
 import type { FailureReason } from "../wire/admission.ts";
+import { groupAt, joinGroup, leaveGroup, lowerLanes, raiseLanes } from "./groups.ts";
 import type { Policy } from "./policy.ts";
+import { serves, serviceFor } from "./services.ts";
 import {
+  CLASSES,
+  PHASES,
   dropIdleCaller,
-  joinGroup,
-  leaveGroup,
-  reorderLanes,
-  runKey,
-  serves,
-  serviceFor,
+  dropIdlePrincipal,
+  phaseOf,
+  principalFor,
+  type Caller,
   type Group,
+  type KeptForRetry,
   type Replica,
   type Run,
   type SchedulerState,
   type Turn,
 } from "./state.ts";
+import type { RunReport } from "../wire/admission.ts";
 import type { SchedulerEffect } from "./types.ts";
 
 /** One event being worked on. */
@@ -26,56 +31,179 @@ export type Step = {
   readonly state: SchedulerState;
   readonly policy: Policy;
   readonly effects: SchedulerEffect[];
-  /** Replicas where a held turn may fit that did not fit before: the only ones that settle has to look at. */
-  readonly dirty: Set<Replica>;
+  /** A resync is being worked in: lists by time are put in order once, at its end. */
+  bulk: boolean;
 };
 
+const NO_TURNS: readonly Turn[] = [];
+
 /**
- * The one replica that a turn may go to, or undefined when it may go anywhere: a run that is generating or paused stays
- * where its last main turn was, unless that replica is unhealthy, gone, or does not serve what the turn asks for.
+ * The one replica that a turn may go to, or undefined when it may go anywhere: a bound run (classic: generating or paused)
+ * stays where its last main turn was, unless that replica is unhealthy, gone, or does not serve what the turn asks for.
  */
-export function pinOf(turn: Turn): Replica | undefined {
-  const { run } = turn;
-  const { replica } = run;
-  if (replica === undefined || (run.flights === 0 && run.last === "idle")) return undefined;
+export function pinOf(policy: Policy, turn: Turn): Replica | undefined {
+  const { replica } = turn.run;
+  if (replica === undefined || !policy.binds(turn.run)) return undefined;
   return replica.healthy && serves(replica, turn.model, turn.api) ? replica : undefined;
 }
 
 /** The group where a held turn belongs (I4). */
-function groupOf(state: SchedulerState, turn: Turn): Group {
-  const pin = pinOf(turn);
-  return pin === undefined ? serviceFor(state, turn.model, turn.api).groups[turn.class] : pin.pinned[turn.class];
+function groupOf(step: Step, turn: Turn): Group {
+  const pin = pinOf(step.policy, turn);
+  const groups = pin === undefined ? serviceFor(step.state, turn.model, turn.api).groups : pin.pinned;
+  return groupAt(groups, step.policy.tierOf(turn));
 }
 
-/** Puts a turn among the held ones. */
-export function hold(step: Step, turn: Turn): void {
-  turn.state = "held";
-  joinGroup(groupOf(step.state, turn), turn);
+// --- runs -------------------------------------------------------------------------------------------------------------
+
+/** Makes a run known. */
+export function createRun(
+  state: SchedulerState,
+  about: Pick<RunReport, "principal" | "caller" | "class">,
+  id: RunId,
+): Run {
+  const principal = principalFor(state, about.principal);
+  const run: Run = {
+    id,
+    principal,
+    caller: about.caller,
+    class: about.class,
+    last: "idle",
+    replica: undefined,
+    flights: 0,
+    held: NO_TURNS,
+    mainOpen: 0,
+    turns: 0,
+    lastMs: state.nowMs,
+    pausedMs: 0,
+    kept: undefined,
+    ended: false,
+    forgotten: false,
+    counted: -1,
+    expiryLinks: undefined,
+    roomLinks: undefined,
+  };
+  principal.runs.set(id, run);
+  state.expiry.append(run);
+  recount(state, run);
+  return run;
 }
 
-/** Holds a turn again, or for the first time, and counts it. */
-export function openHeld(step: Step, turn: Turn): void {
+/** A turn of the run began or ended: its expiry starts again. */
+export function touch(state: SchedulerState, run: Run): void {
+  run.lastMs = state.nowMs;
+  state.expiry.touch(run);
+}
+
+/** Counts the run where its class and phase say. Called after everything that may change them. */
+export function recount(state: SchedulerState, run: Run): void {
+  const at = run.forgotten ? -1 : CLASSES.indexOf(run.class) * PHASES.length + PHASES.indexOf(phaseOf(run));
+  if (at === run.counted) return;
+  const { runCounts } = state;
+  if (run.counted >= 0) runCounts[run.counted] = (runCounts[run.counted] ?? 0) - 1;
+  if (at >= 0) runCounts[at] = (runCounts[at] ?? 0) + 1;
+  run.counted = at;
+}
+
+/**
+ * Keeps or gives up the room on the run's replica for its next main turn (I5). Called after everything that may change
+ * whether the run is a paused interactive one.
+ */
+export function reviewRoom(step: Step, run: Run): void {
   const { state } = step;
-  turn.caller.held += 1;
-  turn.run.held.push(turn);
-  state.heldCount += 1;
+  const wanted =
+    run.last === "paused" &&
+    run.class === "interactive" &&
+    run.mainOpen === 0 &&
+    run.replica !== undefined &&
+    !run.forgotten &&
+    state.nowMs - run.pausedMs < state.config.pausedRoomMs;
+  if (wanted === state.room.has(run)) return;
+  invariant(run.replica, "room is kept on the replica of the pin");
+  if (wanted) {
+    if (step.bulk) state.room.append(run);
+    else state.room.insertSorted(run, (other) => other.pausedMs <= run.pausedMs);
+    run.replica.keptRoom += 1;
+  } else {
+    state.room.remove(run);
+    run.replica.keptRoom -= 1;
+    state.dirty.add(run.replica);
+  }
+}
+
+/** Sets where the run's prefix is; the room that is kept for it moves along. */
+export function setReplica(step: Step, run: Run, replica: Replica | undefined): void {
+  if (run.replica === replica) return;
+  const { state } = step;
+  if (state.room.has(run)) {
+    invariant(run.replica, "room is kept on the replica of the pin");
+    state.room.remove(run);
+    run.replica.keptRoom -= 1;
+    state.dirty.add(run.replica);
+  }
+  run.replica = replica;
+  reviewRoom(step, run);
+}
+
+/** Forgets a run without open turns. */
+export function forgetRun(step: Step, run: Run): void {
+  const { state } = step;
+  run.forgotten = true;
+  reviewRoom(step, run);
+  recount(state, run);
+  state.expiry.remove(run);
+  run.principal.runs.delete(run.id);
+  dropIdlePrincipal(state, run.principal);
+}
+
+// --- held turns -------------------------------------------------------------------------------------------------------
+
+/** A turn is asked for: it stands among the held ones, until it is admitted or leaves. */
+export function openTurn(step: Step, turn: Turn): void {
+  addTurn(step.state, turn);
+  enterHeld(step, turn);
+}
+
+/** Counts a known turn among the held ones and puts it into its group. */
+export function enterHeld(step: Step, turn: Turn): void {
+  countHeld(step.state, turn);
   hold(step, turn);
 }
 
-function closeHeld(step: Step, turn: Turn): void {
-  const { state } = step;
+/** Makes a turn known: one that is held, or one that a dataplane reports in flight. */
+export function addTurn(state: SchedulerState, turn: Turn): void {
+  state.turns.set(turn.id, turn);
+  turn.dataplane.turns.set(turn.id, turn);
+  if (!turn.side) turn.run.mainOpen += 1;
+}
+
+function countHeld(state: SchedulerState, turn: Turn): void {
+  turn.caller.held += 1;
+  turn.run.held = turn.run.held.length === 0 ? [turn] : [...turn.run.held, turn];
+  state.heldCount += 1;
+}
+
+/** Puts a turn into the group where it belongs. */
+export function hold(step: Step, turn: Turn): void {
+  turn.state = "held";
+  joinGroup(groupOf(step, turn), turn);
+}
+
+/** Takes a turn from among the held ones. */
+function closeHeld(state: SchedulerState, turn: Turn): void {
+  const { run } = turn;
   if (turn.state === "delayed") state.delayed.remove(turn);
   else leaveGroup(turn);
   turn.caller.held -= 1;
-  turn.run.held.splice(turn.run.held.indexOf(turn), 1);
+  run.held = run.held.length === 1 ? NO_TURNS : run.held.filter((other) => other !== turn);
   state.heldCount -= 1;
 }
 
-/** Moves held turns of a run to the group where they belong after its phase or pin changed. */
+/** Moves held turns of a run to the group where they belong after its phase or pin changed (I4). */
 export function regroup(step: Step, run: Run): void {
   for (const turn of run.held) {
     if (turn.state !== "held") continue;
-    const group = groupOf(step.state, turn);
+    const group = groupOf(step, turn);
     if (turn.lane?.parent.group === group) continue;
     leaveGroup(turn);
     joinGroup(group, turn);
@@ -85,31 +213,37 @@ export function regroup(step: Step, run: Run): void {
 
 /** A turn that stands in a new group may fit where it did not before. */
 export function markFitting(step: Step, turn: Turn): void {
-  const pin = pinOf(turn);
-  if (pin !== undefined) step.dirty.add(pin);
-  else for (const replica of serviceFor(step.state, turn.model, turn.api).replicas) step.dirty.add(replica);
+  const { state } = step;
+  const pin = pinOf(step.policy, turn);
+  if (pin !== undefined) state.dirty.add(pin);
+  else for (const replica of serviceFor(state, turn.model, turn.api).replicas) state.dirty.add(replica);
 }
+
+// --- turns in flight --------------------------------------------------------------------------------------------------
 
 /** Admits a held turn to a replica. */
 export function admit(step: Step, turn: Turn, replica: Replica): void {
-  const { state } = step;
   const { run } = turn;
-  closeHeld(step, turn);
+  closeHeld(step.state, turn);
   fly(step, turn, replica);
   if (!turn.side) {
-    run.replica = replica;
-    if (run.avoid !== replica) run.avoid = undefined;
+    setReplica(step, run, replica);
+    // The retry found another way; on the same replica again, the next one still avoids it.
+    if (run.kept?.taken === true && run.kept.avoid !== replica) run.kept = undefined;
   }
-  step.effects.push({
+  step.effects.push(admission(turn, replica));
+  if (run.held.length > 0) regroup(step, run);
+}
+
+export function admission(turn: Turn, replica: Replica): SchedulerEffect {
+  return {
     type: "admit-turn",
     dataplane: turn.dataplane.id,
     turn: turn.id,
     replica: replica.config.replica,
-    run: run.id,
+    run: turn.run.id,
     source: turn.source,
-  });
-  invariant(state.turns.get(turn.id) === turn, "an admitted turn is known");
-  if (run.held.length > 0) regroup(step, run);
+  };
 }
 
 /** Counts a turn as in flight. */
@@ -117,33 +251,40 @@ export function fly(step: Step, turn: Turn, replica: Replica): void {
   const { caller, run } = turn;
   turn.state = "flight";
   turn.replica = replica;
-  turn.admittedMs = step.state.nowMs;
+  turn.aliveMs = step.state.nowMs;
   replica.inFlight += 1;
-  caller.inFlight += 1;
-  caller.principal.inFlight += 1;
   run.flights += 1;
   step.state.flightCount += 1;
-  reorderLanes(caller);
+  countCaller(caller, 1);
+  lowerLanes(caller);
   touch(step.state, run);
+  recount(step.state, run);
 }
 
 /** Gives back what a turn in flight took. */
 function land(step: Step, turn: Turn): Replica {
   const { caller, run, replica } = turn;
+  const { state } = step;
   invariant(turn.state === "flight" && replica, "only a turn in flight can end on a replica");
-  replica.inFlight -= 1;
-  caller.inFlight -= 1;
-  caller.principal.inFlight -= 1;
-  run.flights -= 1;
-  step.state.flightCount -= 1;
   turn.replica = undefined;
-  reorderLanes(caller);
-  step.dirty.add(replica);
-  if (!replica.configured && replica.inFlight === 0) step.state.replicas.delete(replica.config.replica);
+  replica.inFlight -= 1;
+  run.flights -= 1;
+  state.flightCount -= 1;
+  countCaller(caller, -1);
+  raiseLanes(caller);
+  state.dirty.add(replica);
+  if (!replica.configured && replica.inFlight === 0) state.replicas.delete(replica.config.replica);
   return replica;
 }
 
-/** The turn of a run has ended well. */
+function countCaller(caller: Caller, change: 1 | -1): void {
+  const { principal } = caller;
+  caller.inFlight += change;
+  principal.inFlight += change;
+  principal.share = principal.inFlight / principal.weight;
+}
+
+/** A turn has ended well. */
 export function finish(step: Step, turn: Turn, paused: boolean): void {
   const { run } = turn;
   land(step, turn);
@@ -151,50 +292,54 @@ export function finish(step: Step, turn: Turn, paused: boolean): void {
   if (!turn.side) {
     run.last = paused ? "paused" : "idle";
     run.pausedMs = step.state.nowMs;
-    run.avoid = undefined;
-    if (paused) keepRoom(step, run);
+    if (run.kept?.taken === true) run.kept = undefined;
   }
-  runTurnEnded(step, run);
+  touch(step.state, run);
+  turnEnded(step, run);
 }
 
 /** A turn in flight has failed, or a held one was given up: the run is idle and its arrival is kept for a retry. */
 export function fail(step: Step, turn: Turn, reason: FailureReason): void {
   const { run } = turn;
-  const { nowMs } = step.state;
+  let avoid: Replica | undefined;
   if (turn.state === "flight") {
     const replica = land(step, turn);
-    if (reason === "engine-unreachable" || reason === "engine-lost") run.avoid = replica;
+    if (reason === "engine-unreachable" || reason === "engine-lost") avoid = replica;
   } else {
-    closeHeld(step, turn);
+    closeHeld(step.state, turn);
+    avoid = freshKept(step.state, run)?.avoid;
   }
   forgetTurn(step, turn);
-  run.keptArrivalMs = turn.arrivalMs;
-  run.keptSinceMs = nowMs;
+  run.kept = { arrivalMs: turn.arrivalMs, sinceMs: step.state.nowMs, avoid, taken: false };
   if (!turn.side) run.last = "idle";
-  runTurnEnded(step, run);
+  touch(step.state, run);
+  turnEnded(step, run);
 }
 
-/** A held turn leaves without a mark on its run: its dataplane is lost and will ask for it again. */
-export function dropHeld(step: Step, turn: Turn): void {
-  closeHeld(step, turn);
-  forgetTurn(step, turn);
-  runTurnEnded(step, turn.run);
+/** What a retry inherits at this moment, or undefined when nothing was kept or it is too old. */
+export function freshKept(state: SchedulerState, run: Run): KeptForRetry | undefined {
+  if (run.kept === undefined) return undefined;
+  if (state.nowMs - run.kept.sinceMs >= state.config.arrivalKeptMs) run.kept = undefined;
+  return run.kept;
 }
 
-/** A turn in flight leaves without a mark on its run: its dataplane never got to know of the admission. */
-export function dropFlight(step: Step, turn: Turn): void {
-  land(step, turn);
+/**
+ * A turn leaves without a mark on its run: a held one whose dataplane is lost and will ask for it again, or one in flight
+ * that its dataplane no longer reports. What became of the run, its dataplane's report says.
+ */
+export function drop(step: Step, turn: Turn): void {
+  if (turn.state === "flight") land(step, turn);
+  else closeHeld(step.state, turn);
   forgetTurn(step, turn);
-  runTurnEnded(step, turn.run);
+  turnEnded(step, turn.run);
 }
 
 /** The engine gave the turn back before a byte of an answer: held again with its old arrival, perhaps only later. */
 export function holdAgain(step: Step, turn: Turn, notBeforeMs: number): Replica {
   const { state } = step;
+  const { run } = turn;
   const replica = land(step, turn);
-  turn.caller.held += 1;
-  turn.run.held.push(turn);
-  state.heldCount += 1;
+  countHeld(state, turn);
   if (notBeforeMs > state.nowMs) {
     turn.state = "delayed";
     turn.notBeforeMs = notBeforeMs;
@@ -203,50 +348,22 @@ export function holdAgain(step: Step, turn: Turn, notBeforeMs: number): Replica 
     hold(step, turn);
     markFitting(step, turn);
   }
-  regroup(step, turn.run);
+  touch(state, run);
+  recount(state, run);
+  if (run.held.length > 1) regroup(step, run);
   return replica;
 }
 
 function forgetTurn(step: Step, turn: Turn): void {
   step.state.turns.delete(turn.id);
   turn.dataplane.turns.delete(turn.id);
+  if (!turn.side) turn.run.mainOpen -= 1;
   dropIdleCaller(step.state, turn.caller);
 }
 
-function runTurnEnded(step: Step, run: Run): void {
-  touch(step.state, run);
+function turnEnded(step: Step, run: Run): void {
+  reviewRoom(step, run);
+  recount(step.state, run);
   if (run.held.length > 0) regroup(step, run);
-  if (run.ended && run.flights === 0 && run.held.length === 0) forgetRun(step, run);
-}
-
-/** A turn of the run began or ended: its expiry starts again. */
-export function touch(state: SchedulerState, run: Run): void {
-  run.lastMs = state.nowMs;
-  state.expiry.touch(run);
-}
-
-/** Keeps room on the run's replica for its next turn (I5). */
-export function keepRoom(step: Step, run: Run): void {
-  const { replica } = run;
-  if (run.class !== "interactive" || replica === undefined || step.state.room.has(run)) return;
-  if (step.state.nowMs - run.pausedMs >= step.state.config.pausedRoomMs) return;
-  step.state.room.append(run);
-  replica.keptRoom += 1;
-}
-
-/** The run is back, gone, or was away for too long. */
-export function dropRoom(step: Step, run: Run): void {
-  if (!step.state.room.has(run)) return;
-  step.state.room.remove(run);
-  invariant(run.replica, "room is kept on the replica of the pin");
-  run.replica.keptRoom -= 1;
-  step.dirty.add(run.replica);
-}
-
-/** Forgets a run without open turns. */
-export function forgetRun(step: Step, run: Run): void {
-  dropRoom(step, run);
-  run.forgotten = true;
-  step.state.expiry.remove(run);
-  step.state.runs.delete(runKey(run.principal, run.id));
+  else if (run.ended && run.flights === 0) forgetRun(step, run);
 }

@@ -2,9 +2,11 @@
  * Policy `classic`: admission by the engine's own load, the parity rules of spec 2.
  *
  * A replica starts open. A probe that shows requests waiting inside the engine caps it at what ran at that moment;
- * without any waiting the cap is raised by one per probe (`step`) or removed (`at-once`).
+ * without any waiting the cap is raised by one per probe (`step`) or removed (`at-once`). A configured `maxInFlight` is a
+ * cap like a measured one; the smaller counts. Batch leaves room for paused interactive runs wherever there is a cap.
  */
 import { invariant } from "../base/invariant.ts";
+import type { LoadSample } from "../wire/load.ts";
 import type { Policy } from "./policy.ts";
 import type { Replica, Run } from "./state.ts";
 import type { SchedulingConfig } from "./types.ts";
@@ -14,16 +16,25 @@ const QUIET_PROBES = 5;
 /** Foreign load counts when it was seen at this many probes in a row. */
 const FOREIGN_PROBES = 3;
 
+const INTERACTIVE = 0;
+const BATCH = 1;
+
 export const classic: Policy = {
   name: "classic",
+  tiers: 2,
 
-  hasRoom(replica, serviceClass) {
+  tierOf(turn) {
+    return turn.class === "interactive" ? INTERACTIVE : BATCH;
+  },
+
+  hasRoom(replica, tier) {
     if (!replica.configured || !replica.healthy) return false;
     const bound = classic.limit(replica);
     if (bound === undefined) return true;
-    const taken = replica.inFlight + replica.foreign;
+    // Foreign load counts against the cap, but never closes a replica to us: a cap is at least 1.
+    const ours = Math.max(1, bound - replica.foreign);
     // Paused interactive runs will come back: batch leaves one slot free for each of them.
-    return serviceClass === "interactive" ? taken < bound : taken + 1 + replica.keptRoom <= bound;
+    return tier === INTERACTIVE ? replica.inFlight < ours : replica.inFlight + 1 + replica.keptRoom <= ours;
   },
 
   limit(replica) {
@@ -33,26 +44,27 @@ export const classic: Policy = {
     return maxInFlight === undefined ? cap : Math.min(cap, maxInFlight);
   },
 
+  binds(run) {
+    return run.flights > 0 || run.last === "paused";
+  },
+
   onSample(replica, sample, config) {
-    countForeign(replica, sample?.running);
-    if (sample === undefined) {
-      // No load signal at all: only a refusal can have capped it, and being alive is the best news there is.
-      raise(replica, config);
-      return;
-    }
-    if (sample.waiting === undefined) return;
-    if (sample.waiting > 0) {
-      replica.quietProbes = 0;
-      if (sample.running === undefined) return;
-      replica.cap = Math.max(1, Math.min(replica.cap ?? Number.POSITIVE_INFINITY, sample.running));
-      return;
-    }
-    raise(replica, config);
+    if (sample?.running !== undefined) countForeign(replica, sample.running);
+    // Without any load signal only a refusal can have capped it, and being alive is the best news there is.
+    if (sample === undefined) raise(replica, config);
+    else if (sample.waiting !== undefined) takeWaiting(replica, sample, sample.waiting, config);
+  },
+
+  onLoadLost(replica) {
+    replica.cap = undefined;
+    replica.quietProbes = 0;
+    replica.surpluses = [];
+    replica.foreign = 0;
   },
 
   onPushedBack(replica) {
     replica.quietProbes = 0;
-    replica.cap = Math.max(1, replica.inFlight);
+    replica.cap = Math.min(replica.cap ?? Number.POSITIVE_INFINITY, Math.max(1, replica.inFlight));
   },
 
   place(run, fitting) {
@@ -67,10 +79,22 @@ export const classic: Policy = {
   },
 };
 
+function takeWaiting(replica: Replica, sample: LoadSample, waiting: number, config: SchedulingConfig): void {
+  if (waiting === 0) {
+    raise(replica, config);
+    return;
+  }
+  replica.quietProbes = 0;
+  // Unknown is not 0: without a running count there is nothing to cap at, and a cap that stands stays.
+  if (sample.running === undefined) return;
+  replica.cap = Math.max(1, Math.min(replica.cap ?? Number.POSITIVE_INFINITY, sample.running));
+}
+
 /** A retry goes to another replica than the one whose connection just failed, if another fits. */
 function avoiding(run: Run, fitting: readonly Replica[]): readonly Replica[] {
-  if (run.avoid === undefined) return fitting;
-  const others = fitting.filter((replica) => replica !== run.avoid);
+  const avoid = run.kept?.avoid;
+  if (avoid === undefined) return fitting;
+  const others = fitting.filter((replica) => replica !== avoid);
   return others.length > 0 ? others : fitting;
 }
 
@@ -97,17 +121,9 @@ function raise(replica: Replica, config: SchedulingConfig): void {
   replica.cap += 1;
 }
 
-function countForeign(replica: Replica, running: number | undefined): void {
-  const surplus = running === undefined ? 0 : running - replica.inFlightAtProbe;
+/** Running requests beyond our own at the moment of the poll; what was seen at every one of the last probes counts. */
+function countForeign(replica: Replica, running: number): void {
+  const surplus = running - replica.inFlightAtProbe;
   replica.surpluses = surplus > 0 ? [...replica.surpluses, surplus].slice(-FOREIGN_PROBES) : [];
   replica.foreign = replica.surpluses.length < FOREIGN_PROBES ? 0 : Math.min(...replica.surpluses);
-}
-
-/** Called when the load has become stale or the engine was replaced: it counts as reporting no load. */
-export function forgetLoad(replica: Replica): void {
-  replica.load = undefined;
-  replica.cap = undefined;
-  replica.quietProbes = 0;
-  replica.surpluses = [];
-  replica.foreign = 0;
 }

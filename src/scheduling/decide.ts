@@ -4,34 +4,28 @@
  */
 import { unreachable } from "../base/invariant.ts";
 import { fail, finish, forgetRun, holdAgain, type Step } from "./book.ts";
-import { classic } from "./classic.ts";
 import { tick, wakeDelayed } from "./expiry.ts";
-import type { Policy } from "./policy.ts";
-import { configurePool, probeReplica } from "./probes.ts";
+import { policyNamed } from "./policies.ts";
+import { configurePool } from "./pool.ts";
+import { probeReplica } from "./probes.ts";
 import { remember } from "./recognition.ts";
-import { dataplaneFor, requestTurn } from "./requests.ts";
+import { requestTurn } from "./requests.ts";
 import { linkDataplane, loseDataplane } from "./resync.ts";
 import { settle } from "./settle.ts";
-import { runKey, type SchedulerState } from "./state.ts";
-import type { SchedulerEffect, SchedulerEvent, SchedulingConfig } from "./types.ts";
-
-const POLICIES: { readonly [Name in SchedulingConfig["policy"]]: Policy } = { classic };
-
-export function policyOf(state: SchedulerState): Policy {
-  return POLICIES[state.config.policy];
-}
+import { dataplaneFor, runOf, type SchedulerState } from "./state.ts";
+import type { SchedulerEffect, SchedulerEvent } from "./types.ts";
 
 /**
  * Takes one event and returns the effects that the host has to carry out, in order.
  * The state is changed in place and returned; the one passed in must not be used any more.
- * @param event its `nowMs` never runs backwards.
+ * @param event one whose `nowMs` runs backwards counts as at the time of the event before it.
  */
 export function decide(
   state: SchedulerState,
   event: SchedulerEvent,
 ): { readonly state: SchedulerState; readonly effects: readonly SchedulerEffect[] } {
   state.nowMs = Math.max(state.nowMs, event.nowMs);
-  const step: Step = { state, policy: policyOf(state), effects: [], dirty: new Set() };
+  const step: Step = { state, policy: policyNamed(state.config.policy), effects: [], bulk: false };
   if (state.delayed.size > 0) {
     wakeDelayed(step);
     settle(step);
@@ -61,7 +55,7 @@ function apply(step: Step, event: SchedulerEvent): void {
     }
     case "turn-started": {
       const turn = state.turns.get(event.turn);
-      if (turn !== undefined) turn.startedMs = state.nowMs;
+      if (turn !== undefined) turn.aliveMs = state.nowMs;
       return;
     }
     case "turn-failed":
@@ -92,7 +86,7 @@ function apply(step: Step, event: SchedulerEvent): void {
       return;
     }
     case "run-ended": {
-      const run = state.runs.get(runKey(event.principal, event.run));
+      const run = runOf(state, event.principal, event.run);
       if (run === undefined) return;
       if (run.flights > 0 || run.held.length > 0) run.ended = true;
       else forgetRun(step, run);

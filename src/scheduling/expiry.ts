@@ -1,14 +1,13 @@
 /** What time alone ends: kept room, quiet runs, turns without a sign of life, dataplanes that did not come back. */
-import { dropRoom, fail, forgetRun, hold, markFitting, touch, type Step } from "./book.ts";
+import { fail, forgetRun, hold, markFitting, reviewRoom, touch, type Step } from "./book.ts";
 import { sweep } from "./recognition.ts";
-import { dropDataplane } from "./resync.ts";
 import type { Dataplane } from "./state.ts";
 
 export function tick(step: Step): void {
   const { state } = step;
   const { config, nowMs } = state;
   for (let run = state.room.first; run !== undefined && nowMs - run.pausedMs >= config.pausedRoomMs;) {
-    dropRoom(step, run);
+    reviewRoom(step, run);
     run = state.room.first;
   }
   for (let run = state.expiry.first; run !== undefined && nowMs - run.lastMs >= config.runIdleExpiryMs;) {
@@ -24,11 +23,17 @@ export function tick(step: Step): void {
   sweep(state.recognition, nowMs, config.identityTtlMs);
 }
 
+/** A dataplane that did not come back: its turns in flight have failed. */
+function dropDataplane(step: Step, dataplane: Dataplane): void {
+  for (const turn of dataplane.turns.values()) fail(step, turn, "internal");
+  step.state.dataplanes.delete(dataplane.id);
+}
+
 /** A dataplane that has stopped naming its turns: those in flight for as long have no sign of life (spec 2). */
 function expireTurns(step: Step, dataplane: Dataplane): void {
   const { nowMs, config } = step.state;
   for (const turn of dataplane.turns.values()) {
-    if (turn.state === "flight" && nowMs - turn.admittedMs >= config.turnExpiryMs) fail(step, turn, "internal");
+    if (turn.state === "flight" && nowMs - turn.aliveMs >= config.turnExpiryMs) fail(step, turn, "internal");
   }
 }
 

@@ -1,67 +1,91 @@
-/** Why a turn is held, in the words that status, trace and dashboard share (spec 2, Explaining itself). */
+/** Why a turn is held, in the words that status, trace and dashboard share (spec 2, Explaining itself; docs/scheduling.md). */
 import type { TurnId } from "../base/ids.ts";
 import { pinOf } from "./book.ts";
-import { policyOf } from "./decide.ts";
-import { ranksBefore, type Replica, type SchedulerState, type Turn } from "./state.ts";
+import { ranksBefore } from "./groups.ts";
+import type { Policy } from "./policy.ts";
+import { policyNamed } from "./policies.ts";
+import { serviceFor } from "./services.ts";
+import type { Caller, Replica, SchedulerState, Turn } from "./state.ts";
 import type { HoldExplanation } from "./types.ts";
 
 /**
- * Explains a held turn. Costs a pass over the held turns: asked for by people and keep-alives, not per event.
+ * Explains a held turn. Costs a pass over the held turns: for people and single questions.
  * @returns undefined when the turn is not held.
  */
 export function explain(state: SchedulerState, turnId: TurnId): HoldExplanation | undefined {
   const turn = state.turns.get(turnId);
   if (turn === undefined || turn.state === "flight") return undefined;
+  const policy = policyNamed(state.config.policy);
   let ahead = 0;
   let aheadOfCaller = 0;
   for (const other of state.turns.values()) {
-    if (other === turn || other.state === "flight" || !goesBefore(other, turn)) continue;
+    if (other === turn || other.state === "flight" || !goesBefore(policy, other, turn)) continue;
     ahead += 1;
     if (other.caller === turn.caller && other.class === turn.class) aheadOfCaller += 1;
   }
-  const reason = holdReason(state, turn);
-  const behind = aheadOfCaller === 0 ? "" : `, behind ${count(aheadOfCaller, "turn")} of its caller`;
-  return { turn: turnId, reason: reason + behind, place: ahead + 1 };
+  return { turn: turnId, reason: holdReason(state, turn) + behind(aheadOfCaller), place: ahead + 1 };
 }
 
-function goesBefore(a: Turn, b: Turn): boolean {
-  if (a.class !== b.class) return a.class === "interactive";
-  return ranksBefore(a, b);
+/**
+ * Explains every held turn at once, first in rank first: one sort instead of a pass per turn. A host with many held
+ * streams asks for it once a second and answers their keep-alives from it.
+ */
+export function explainAll(state: SchedulerState): HoldExplanation[] {
+  const policy = policyNamed(state.config.policy);
+  const held = [...state.turns.values()].filter((turn) => turn.state !== "flight");
+  held.sort((a, b) => (goesBefore(policy, a, b) ? -1 : 1));
+  const seen = new Map<Caller, { interactive: number; batch: number }>();
+  return held.map((turn, at) => {
+    const counts = seen.get(turn.caller) ?? { interactive: 0, batch: 0 };
+    const ahead = counts[turn.class];
+    counts[turn.class] += 1;
+    seen.set(turn.caller, counts);
+    return { turn: turn.id, reason: holdReason(state, turn) + behind(ahead), place: at + 1 };
+  });
+}
+
+function goesBefore(policy: Policy, a: Turn, b: Turn): boolean {
+  const tierA = policy.tierOf(a);
+  const tierB = policy.tierOf(b);
+  return tierA === tierB ? ranksBefore(a, b) : tierA < tierB;
+}
+
+function behind(turns: number): string {
+  return turns === 0 ? "" : `, behind ${count(turns, "turn")} of its caller`;
 }
 
 /** The first obstacle, without the place among others. */
 export function holdReason(state: SchedulerState, turn: Turn): string {
+  const policy = policyNamed(state.config.policy);
   if (turn.state === "delayed") {
     const seconds = Math.ceil((turn.notBeforeMs - state.nowMs) / 1000);
-    return `pushed back by its engine, held for ${count(seconds, "more second")}`;
+    return `pushed back by its engine, held for ${count(Math.max(0, seconds), "more second")}`;
   }
-  const pin = pinOf(turn);
-  if (pin !== undefined) return `pinned to a full replica (${describeFull(state, turn, pin)})`;
-  const service = state.services.get(`${turn.api}\n${turn.model}`);
-  const healthy = service?.replicas.filter((replica) => replica.healthy) ?? [];
+  const pin = pinOf(policy, turn);
+  if (pin !== undefined) {
+    const kept = roomKept(policy, turn, [pin]);
+    if (kept > 0) return `room kept for ${count(kept, "paused interactive run")} (pinned to ${occupancy(policy, pin)})`;
+    return `pinned to a full replica (${occupancy(policy, pin)})`;
+  }
+  const healthy = serviceFor(state, turn.model, turn.api).replicas.filter((replica) => replica.healthy);
   if (healthy.length === 0) return "no healthy replica";
-  const kept = roomKept(state, turn, healthy);
+  const kept = roomKept(policy, turn, healthy);
   if (kept > 0) return `room kept for ${count(kept, "paused interactive run")}`;
   const only = healthy.length === 1 ? healthy[0] : undefined;
-  if (only !== undefined) return `the only replica is full (${describeFull(state, turn, only)})`;
+  if (only !== undefined) return `the only replica is full (${occupancy(policy, only)})`;
   return `all ${healthy.length} replicas are full`;
 }
 
-/** Runs for which room is kept on replicas that would take the turn if it were interactive. */
-function roomKept(state: SchedulerState, turn: Turn, replicas: readonly Replica[]): number {
+/** Runs for which room is kept on replicas that would take the turn if it came before all others. */
+function roomKept(policy: Policy, turn: Turn, replicas: readonly Replica[]): number {
   if (turn.class === "interactive") return 0;
-  const policy = policyOf(state);
-  return replicas
-    .filter((replica) => policy.hasRoom(replica, "interactive"))
-    .reduce((sum, replica) => sum + replica.keptRoom, 0);
+  return replicas.filter((replica) => policy.hasRoom(replica, 0)).reduce((sum, replica) => sum + replica.keptRoom, 0);
 }
 
-function describeFull(state: SchedulerState, turn: Turn, replica: Replica): string {
-  const kept = roomKept(state, turn, [replica]);
-  const limit = policyOf(state).limit(replica);
+function occupancy(policy: Policy, replica: Replica): string {
+  const limit = policy.limit(replica) ?? "∞";
   const foreign = replica.foreign === 0 ? "" : `, foreign load ${replica.foreign}`;
-  const room = kept === 0 ? "" : `, room kept for ${count(kept, "paused interactive run")}`;
-  return `${replica.config.replica}: ${replica.inFlight} of ${limit ?? "∞"} in flight${foreign}${room}`;
+  return `${replica.config.replica}: ${replica.inFlight} of ${limit} in flight${foreign}`;
 }
 
 function count(number: number, noun: string): string {

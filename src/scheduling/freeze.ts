@@ -1,45 +1,92 @@
 /**
  * The whole state as plain JSON and back: the start of an event log (spec 2, Event log). Derived structures (groups,
- * counts, lists, services) are not written: they follow from turns and runs.
+ * counts, services' replicas) are not written: they follow from turns and runs. What stands at its default is left out,
+ * since most runs are quiet.
+ *
+ * Order counts where decisions may depend on it: replicas as in the config, turns as asked for, runs by their expiry, kept
+ * room by its pauses, keys by their age.
  */
+import { asCallerId, asDataplaneId, asPrincipalId, asRunId, type ReplicaId, type TurnId } from "../base/ids.ts";
 import { invariant } from "../base/invariant.ts";
-import { asCallerId, asDataplaneId, type ReplicaId } from "../base/ids.ts";
-import type { WireApi } from "../wire/endpoint.ts";
-import { fly, hold, openHeld, type Step } from "./book.ts";
-import { policyOf } from "./decide.ts";
-import { createRun, dataplaneFor } from "./requests.ts";
+import type { RunSource, ServiceClass } from "../wire/admission.ts";
+import type { EngineKind, WireApi } from "../wire/endpoint.ts";
+import type { LoadSample } from "../wire/load.ts";
+import { addTurn, createRun, enterHeld, fly, recount, type Step } from "./book.ts";
+import { leaveGroup } from "./groups.ts";
+import { policyNamed } from "./policies.ts";
+import { addEntry, type KeyTable } from "./recognition.ts";
+import { linkServices, serviceFor } from "./services.ts";
 import {
   callerFor,
   createReplica,
   createState,
-  leaveGroup,
-  linkServices,
-  serviceFor,
+  dataplaneFor,
+  principalFor,
   type Replica,
   type Run,
   type SchedulerState,
   type Turn,
+  type TurnState,
 } from "./state.ts";
-import type { SchedulingConfig } from "./types.ts";
+import type { ReplicaConfig, SchedulingConfig } from "./types.ts";
 
-type FrozenReplica = Omit<Replica, "pinned" | "services" | "keptRoom" | "inFlight">;
-
-type FrozenRun = Omit<
-  Run,
-  "key" | "replica" | "avoid" | "flights" | "held" | "forgotten" | "expiryLinks" | "roomLinks" | "keptArrivalMs"
-> & {
-  readonly replica: ReplicaId | null;
-  readonly avoid: ReplicaId | null;
-  readonly keptArrivalMs: number | null;
+type FrozenReplica = {
+  readonly config: ReplicaConfig;
+  readonly order: number;
+  readonly configured: boolean;
+  readonly healthy: boolean;
+  readonly engine: EngineKind;
+  readonly models: readonly string[];
+  readonly speaks?: readonly WireApi[];
+  readonly cap?: number;
+  readonly quietProbes: number;
+  readonly inFlightAtProbe: number;
+  readonly load?: LoadSample;
+  readonly loadFailures: number;
+  readonly foreign: number;
+  readonly surpluses: readonly number[];
 };
 
-type FrozenTurn = Omit<Turn, "dataplane" | "run" | "caller" | "lane" | "heapIndex" | "replica"> & {
+type FrozenRun = {
+  readonly id: string;
+  readonly principal: string;
+  readonly caller: string;
+  readonly class: ServiceClass;
+  readonly last?: "paused";
+  readonly replica?: ReplicaId;
+  readonly turns: number;
+  readonly lastMs: number;
+  readonly pausedMs?: number;
+  readonly kept?: {
+    readonly arrivalMs: number;
+    readonly sinceMs: number;
+    readonly avoid?: ReplicaId;
+    readonly taken: boolean;
+  };
+  readonly ended?: true;
+};
+
+type FrozenTurn = {
+  readonly id: TurnId;
   readonly dataplane: string;
   /** Index in `runs`. */
   readonly run: number;
   readonly caller: string;
-  readonly replica: ReplicaId | null;
+  readonly class: ServiceClass;
+  readonly model: string;
+  readonly api: WireApi;
+  readonly side: boolean;
+  readonly source: RunSource;
+  readonly arrivalMs: number;
+  readonly sequence: number;
+  readonly state: TurnState;
+  readonly notBeforeMs: number;
+  readonly replica?: ReplicaId;
+  readonly aliveMs: number;
 };
+
+/** Hash, the runs that left it (indexes in `runs`; a forgotten one is left out), whether more did, when. */
+type FrozenKey = readonly [string, readonly number[], boolean, number];
 
 export type FrozenState = {
   readonly config: SchedulingConfig;
@@ -48,9 +95,8 @@ export type FrozenState = {
   readonly replicas: readonly FrozenReplica[];
   readonly known: readonly (readonly [string, readonly ReplicaId[]])[];
   readonly services: readonly (readonly [string, WireApi])[];
-  /** In the order of their expiry. */
   readonly runs: readonly FrozenRun[];
-  /** Indexes in `runs`, longest paused first. */
+  /** Indexes in `runs`. */
   readonly room: readonly number[];
   readonly turns: readonly FrozenTurn[];
   readonly dataplanes: readonly {
@@ -59,15 +105,20 @@ export type FrozenState = {
     readonly lostMs: number;
     readonly namedMs: number;
   }[];
-  readonly keys: readonly (readonly [string, readonly number[], number])[];
+  readonly keys: { readonly strong: readonly FrozenKey[]; readonly weak: readonly FrozenKey[] };
 };
 
 export function freeze(state: SchedulerState): FrozenState {
   const runs: Run[] = [];
   for (let run = state.expiry.first; run !== undefined; run = state.expiry.next(run)) runs.push(run);
   const index = new Map(runs.map((run, at) => [run, at]));
+  const indexOf = (run: Run): number => {
+    const at = index.get(run);
+    invariant(at !== undefined, `run ${run.id} is in the expiry list`);
+    return at;
+  };
   const room: number[] = [];
-  for (let run = state.room.first; run !== undefined; run = state.room.next(run)) room.push(index.get(run) ?? 0);
+  for (let run = state.room.first; run !== undefined; run = state.room.next(run)) room.push(indexOf(run));
   return {
     config: state.config,
     nowMs: state.nowMs,
@@ -77,120 +128,187 @@ export function freeze(state: SchedulerState): FrozenState {
     services: [...state.services.values()].map(({ model, api }) => [model, api]),
     runs: runs.map(freezeRun),
     room,
-    turns: [...state.turns.values()].map((turn) => freezeTurn(turn, index.get(turn.run) ?? 0)),
-    dataplanes: [...state.dataplanes.values()].map(({ id, linked, lostMs, namedMs }) => ({
-      id,
-      linked,
-      lostMs,
-      namedMs,
-    })),
-    keys: [...state.recognition.entries].map(([hash, { runs: owners, atMs }]) => [
-      hash,
-      owners.filter((run) => !run.forgotten).map((run) => index.get(run) ?? 0),
-      atMs,
-    ]),
+    turns: [...state.turns.values()].map((turn) => freezeTurn(turn, indexOf(turn.run))),
+    dataplanes: [...state.dataplanes.values()].map(({ turns, ...rest }) => rest),
+    keys: {
+      strong: freezeKeys(state.recognition.strong, indexOf),
+      weak: freezeKeys(state.recognition.weak, indexOf),
+    },
   };
 }
 
 function freezeReplica(replica: Replica): FrozenReplica {
-  const { pinned, services, keptRoom, inFlight, ...rest } = replica;
-  return rest;
+  const { pinned, services, keptRoom, inFlight, speaks, cap, load, ...rest } = replica;
+  return {
+    ...rest,
+    ...(speaks === undefined ? {} : { speaks }),
+    ...(cap === undefined ? {} : { cap }),
+    ...(load === undefined ? {} : { load }),
+  };
 }
 
 function freezeRun(run: Run): FrozenRun {
-  const { key, replica, avoid, flights, held, forgotten, expiryLinks, roomLinks, keptArrivalMs, ...rest } = run;
+  const { kept, replica } = run;
   return {
-    ...rest,
-    replica: replica?.config.replica ?? null,
-    avoid: avoid?.config.replica ?? null,
-    keptArrivalMs: Number.isNaN(keptArrivalMs) ? null : keptArrivalMs,
+    id: run.id,
+    principal: run.principal.id,
+    caller: run.caller,
+    class: run.class,
+    ...(run.last === "paused" ? { last: run.last } : {}),
+    ...(replica === undefined ? {} : { replica: replica.config.replica }),
+    turns: run.turns,
+    lastMs: run.lastMs,
+    ...(run.pausedMs === 0 ? {} : { pausedMs: run.pausedMs }),
+    ...(kept === undefined
+      ? {}
+      : {
+          kept: {
+            arrivalMs: kept.arrivalMs,
+            sinceMs: kept.sinceMs,
+            ...(kept.avoid === undefined ? {} : { avoid: kept.avoid.config.replica }),
+            taken: kept.taken,
+          },
+        }),
+    ...(run.ended ? { ended: true } : {}),
   };
 }
 
 function freezeTurn(turn: Turn, run: number): FrozenTurn {
   const { dataplane, run: _run, caller, lane, heapIndex, replica, ...rest } = turn;
-  return { ...rest, dataplane: dataplane.id, run, caller: caller.id, replica: replica?.config.replica ?? null };
+  return {
+    ...rest,
+    dataplane: dataplane.id,
+    run,
+    caller: caller.id,
+    ...(replica === undefined ? {} : { replica: replica.config.replica }),
+  };
 }
 
-/** Rebuilds a state; `freeze(thaw(x))` equals `x`. */
+function freezeKeys(table: KeyTable, indexOf: (run: Run) => number): FrozenKey[] {
+  const keys: FrozenKey[] = [];
+  for (let entry = table.byAge.first; entry !== undefined; entry = table.byAge.next(entry)) {
+    const owners = [entry.first, entry.second].filter((run) => run !== undefined && !run.forgotten);
+    // A key of forgotten runs answers nothing and is only waiting to be dropped, but it counts towards the bound.
+    keys.push([entry.hash, owners.map((run) => indexOf(run as Run)), entry.many, entry.atMs]);
+  }
+  return keys;
+}
+
+/**
+ * Rebuilds a state that decides exactly as the frozen one; `freeze(thaw(x))` equals `x`.
+ * @throws InvariantViolation when the text was not made by `freeze`.
+ */
 export function thaw(frozen: FrozenState): SchedulerState {
   const state = createState({ ...frozen.config, replicas: [] }, frozen.nowMs);
   state.config = frozen.config;
-  for (const row of frozen.replicas) {
-    const replica = Object.assign(createReplica(row.config, row.order), row);
-    state.replicas.set(row.config.replica, replica);
-  }
-  const replicaOf = (id: ReplicaId | null): Replica | undefined => (id === null ? undefined : state.replicas.get(id));
-  for (const [model, ids] of frozen.known) {
-    state.knownModels.set(model, new Set(ids.map(replicaOf).filter((replica) => replica !== undefined)));
-  }
-  for (const [model, api] of frozen.services) serviceFor(state, model, api);
-  linkServices(state);
-  const step: Step = { state, policy: policyOf(state), effects: [], dirty: new Set() };
-  const runs = frozen.runs.map((row) => {
-    const run = createRun(state, row, row.id);
-    Object.assign(run, row, {
-      replica: replicaOf(row.replica),
-      avoid: replicaOf(row.avoid),
-      keptArrivalMs: row.keptArrivalMs ?? Number.NaN,
-    });
-    state.expiry.append(run);
-    return run;
-  });
+  thawPool(state, frozen);
+  const replicaOf = (id: ReplicaId | undefined): Replica | undefined =>
+    id === undefined ? undefined : state.replicas.get(id);
+  const step: Step = { state, policy: policyNamed(state.config.policy), effects: [], bulk: true };
+  const runs = frozen.runs.map((row) => thawRun(state, row, replicaOf));
   const runAt = (at: number): Run => {
     const run = runs[at];
-    invariant(run, `frozen state names run ${at}`);
+    invariant(run, `frozen state names run ${at} of ${runs.length}`);
     return run;
   };
+  for (const row of frozen.dataplanes) Object.assign(dataplaneFor(state, asDataplaneId(row.id)), row);
+  // Those in flight first: they decide to which groups held turns of their runs belong.
+  const turns = frozen.turns.map((row) => thawTurn(state, row, runAt(row.run)));
+  for (const turn of turns) addTurn(state, turn);
+  for (const [at, row] of frozen.turns.entries()) {
+    const replica = replicaOf(row.replica);
+    const turn = turns[at];
+    if (turn?.state !== "flight") continue;
+    invariant(replica, `turn ${row.id} in flight names its replica`);
+    fly(step, turn, replica);
+    turn.aliveMs = row.aliveMs;
+  }
+  for (const turn of turns) if (turn.state !== "flight") thawHeld(step, turn);
   for (const at of frozen.room) {
     const run = runAt(at);
     state.room.append(run);
     if (run.replica !== undefined) run.replica.keptRoom += 1;
   }
-  for (const row of frozen.dataplanes) Object.assign(dataplaneFor(state, asDataplaneId(row.id)), row);
-  for (const row of frozen.turns) thawTurn(step, row, runAt(row.run), replicaOf(row.replica));
   // Flying touched the runs: their times and their order are written again.
   for (const [at, row] of frozen.runs.entries()) {
     const run = runAt(at);
     run.lastMs = row.lastMs;
     state.expiry.touch(run);
   }
-  for (const [hash, owners, atMs] of frozen.keys) {
-    state.recognition.entries.set(hash, { runs: owners.map(runAt), atMs });
-  }
+  thawKeys(state.recognition.strong, frozen.keys.strong, runAt);
+  thawKeys(state.recognition.weak, frozen.keys.weak, runAt);
   state.sequence = frozen.sequence;
-  // Held turns were placed while some of their runs' flights were not counted yet.
-  for (const turn of state.turns.values()) if (turn.state === "held") reseat(step, turn);
+  state.dirty.clear();
   return state;
 }
 
-function thawTurn(step: Step, row: FrozenTurn, run: Run, replica: Replica | undefined): void {
-  const { state } = step;
-  const turn: Turn = {
-    ...row,
-    dataplane: dataplaneFor(state, asDataplaneId(row.dataplane)),
-    run,
-    caller: callerFor(state, run.principal, asCallerId(row.caller)),
-    lane: undefined,
-    heapIndex: -1,
-    replica: undefined,
-  };
-  state.turns.set(row.id, turn);
-  turn.dataplane.turns.set(row.id, turn);
-  if (row.state === "flight") {
-    invariant(replica, "a turn in flight names its replica");
-    fly(step, turn, replica);
-    turn.admittedMs = row.admittedMs;
-    return;
+function thawPool(state: SchedulerState, frozen: FrozenState): void {
+  for (const row of frozen.replicas) {
+    const replica = createReplica(state, row.config, row.order);
+    Object.assign(replica, row, { speaks: row.speaks, cap: row.cap, load: row.load });
+    state.replicas.set(row.config.replica, replica);
   }
-  openHeld(step, turn);
-  if (row.state !== "delayed") return;
-  leaveGroup(turn);
-  turn.state = "delayed";
-  state.delayed.push(turn);
+  for (const [model, ids] of frozen.known) {
+    const replicas = ids.map((id) => state.replicas.get(id)).filter((replica) => replica !== undefined);
+    state.knownModels.set(model, new Set(replicas));
+  }
+  for (const [model, api] of frozen.services) serviceFor(state, model, api);
+  linkServices(state);
 }
 
-function reseat(step: Step, turn: Turn): void {
+function thawRun(
+  state: SchedulerState,
+  row: FrozenRun,
+  replicaOf: (id: ReplicaId | undefined) => Replica | undefined,
+): Run {
+  const about = { principal: asPrincipalId(row.principal), caller: asCallerId(row.caller), class: row.class };
+  const run = createRun(state, about, asRunId(row.id));
+  run.last = row.last ?? "idle";
+  run.replica = replicaOf(row.replica);
+  run.turns = row.turns;
+  run.lastMs = row.lastMs;
+  run.pausedMs = row.pausedMs ?? 0;
+  run.kept = row.kept === undefined ? undefined : { ...row.kept, avoid: replicaOf(row.kept.avoid) };
+  run.ended = row.ended ?? false;
+  recount(state, run);
+  return run;
+}
+
+function thawTurn(state: SchedulerState, row: FrozenTurn, run: Run): Turn {
+  return {
+    id: row.id,
+    dataplane: dataplaneFor(state, asDataplaneId(row.dataplane)),
+    run,
+    caller: callerFor(principalFor(state, run.principal.id), asCallerId(row.caller)),
+    class: row.class,
+    model: row.model,
+    api: row.api,
+    side: row.side,
+    source: row.source,
+    arrivalMs: row.arrivalMs,
+    sequence: row.sequence,
+    state: row.state,
+    lane: undefined,
+    heapIndex: -1,
+    notBeforeMs: row.notBeforeMs,
+    replica: undefined,
+    aliveMs: row.aliveMs,
+  };
+}
+
+function thawHeld(step: Step, turn: Turn): void {
+  const wasDelayed = turn.state === "delayed";
+  enterHeld(step, turn);
+  recount(step.state, turn.run);
+  if (!wasDelayed) return;
   leaveGroup(turn);
-  hold(step, turn);
+  turn.state = "delayed";
+  step.state.delayed.push(turn);
+}
+
+function thawKeys(table: KeyTable, keys: readonly FrozenKey[], runAt: (at: number) => Run): void {
+  for (const [hash, owners, many, atMs] of keys) {
+    const [first, second] = owners.map(runAt);
+    addEntry(table, { hash, first, second, many, atMs });
+  }
 }

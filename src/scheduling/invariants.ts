@@ -1,28 +1,39 @@
 /** The invariants of state.ts as predicates, for tests and the simulator: a pass over everything, never per event. */
 import { invariant } from "../base/invariant.ts";
 import { pinOf } from "./book.ts";
-import { policyOf } from "./decide.ts";
-import type { SchedulerState, Turn } from "./state.ts";
+import { ranksBefore } from "./groups.ts";
+import { policyNamed } from "./policies.ts";
+import { CLASSES, PHASES, allRuns, phaseOf, type Group, type Run, type SchedulerState, type Turn } from "./state.ts";
 
 /** @throws InvariantViolation naming the invariant that does not hold. */
 export function checkInvariants(state: SchedulerState): void {
   const turns = [...state.turns.values()];
   const inFlight = turns.filter((turn) => turn.state === "flight");
   const held = turns.filter((turn) => turn.state !== "flight");
+  checkPlaces(state, turns);
   checkCounts(state, inFlight, held);
   for (const turn of held) checkHeld(state, turn);
-  const kept = new Map<unknown, number>();
-  for (const run of state.runs.values()) {
-    invariant(!run.forgotten && state.expiry.has(run), `I6: run ${run.id} is not in the expiry list`);
-    if (!state.room.has(run)) continue;
-    const paused = run.last === "paused" && run.class === "interactive";
-    invariant(paused && run.replica, `I5: room is kept for run ${run.id}, which is not paused`);
-    kept.set(run.replica, (kept.get(run.replica) ?? 0) + 1);
+  for (const replica of state.replicas.values()) for (const group of replica.pinned) checkOrder(group);
+  for (const service of state.services.values()) for (const group of service.groups) checkOrder(group);
+  checkRoom(state);
+  checkExpiry(state);
+  checkBounds(state, turns);
+}
+
+function checkPlaces(state: SchedulerState, turns: readonly Turn[]): void {
+  for (const turn of turns) {
+    const places = {
+      held: turn.lane !== undefined && turn.replica === undefined && turn.run.held.includes(turn),
+      delayed: turn.lane === undefined && turn.replica === undefined && turn.run.held.includes(turn),
+      flight: turn.lane === undefined && turn.replica !== undefined && !turn.run.held.includes(turn),
+    };
+    invariant(places[turn.state], `I1: turn ${turn.id} is ${turn.state} and stands elsewhere`);
+    invariant(turn.dataplane.turns.get(turn.id) === turn, `I1: the dataplane of turn ${turn.id} does not know it`);
+    invariant(!turn.run.forgotten, `I1: run ${turn.run.id} of open turn ${turn.id} is forgotten`);
   }
-  invariant(state.expiry.size === state.runs.size, "I6: the expiry list holds a run that is not known");
-  for (const replica of state.replicas.values()) {
-    invariant(replica.keptRoom === (kept.get(replica) ?? 0), `I5: kept room of ${replica.config.replica}`);
-  }
+  let ofDataplanes = 0;
+  for (const dataplane of state.dataplanes.values()) ofDataplanes += dataplane.turns.size;
+  invariant(ofDataplanes === turns.length, "I1: a dataplane has a turn that is not known");
 }
 
 function checkCounts(state: SchedulerState, inFlight: readonly Turn[], held: readonly Turn[]): void {
@@ -34,30 +45,105 @@ function checkCounts(state: SchedulerState, inFlight: readonly Turn[], held: rea
   }
   for (const principal of state.principals.values()) {
     invariant(principal.inFlight === of((turn) => turn.caller.principal, principal), `I2: principal ${principal.id}`);
+    invariant(principal.share === principal.inFlight / principal.weight, `I2: share of ${principal.id}`);
     for (const caller of principal.callers.values()) {
       invariant(caller.inFlight === of((turn) => turn.caller, caller), `I2: caller ${caller.id}`);
       invariant(caller.held === held.filter((turn) => turn.caller === caller).length, `I2: held of ${caller.id}`);
     }
   }
-  for (const run of state.runs.values()) {
+  const counts = state.runCounts.map(() => 0);
+  for (const run of allRuns(state)) {
     invariant(run.flights === of((turn) => turn.run, run), `I2: run ${run.id}`);
+    invariant(run.held.length === held.filter((turn) => turn.run === run).length, `I2: held of run ${run.id}`);
+    const main = [...inFlight, ...held].filter((turn) => turn.run === run && !turn.side).length;
+    invariant(run.mainOpen === main, `I2: main turns of run ${run.id}`);
+    const at = CLASSES.indexOf(run.class) * PHASES.length + PHASES.indexOf(phaseOf(run));
+    counts[at] = (counts[at] ?? 0) + 1;
   }
+  invariant(
+    counts.join(" ") === state.runCounts.join(" "),
+    `I2: runs by class and phase are ${counts.join(" ")}, counted ${state.runCounts.join(" ")}`,
+  );
 }
 
 function checkHeld(state: SchedulerState, turn: Turn): void {
-  if (turn.state === "delayed") {
-    invariant(turn.lane === undefined, `I1: delayed turn ${turn.id} stands in a group`);
-    return;
-  }
-  const policy = policyOf(state);
-  const pin = pinOf(turn);
-  const group = turn.lane?.parent.group;
+  if (turn.state === "delayed") return;
+  const policy = policyNamed(state.config.policy);
+  const pin = pinOf(policy, turn);
   const service = state.services.get(`${turn.api}\n${turn.model}`);
-  const right = pin === undefined ? service?.groups[turn.class] : pin.pinned[turn.class];
-  invariant(group !== undefined && group === right, `I4: turn ${turn.id} stands in the wrong group`);
+  const tier = policy.tierOf(turn);
+  const right = pin === undefined ? service?.groups[tier] : pin.pinned[tier];
+  invariant(turn.lane?.parent.group === right, `I4: turn ${turn.id} stands in the wrong group`);
   const candidates = pin === undefined ? (service?.replicas ?? []) : [pin];
   for (const replica of candidates) {
-    const fits = policy.hasRoom(replica, turn.class);
-    invariant(!fits, `I3: held turn ${turn.id} fits on ${replica.config.replica}`);
+    invariant(!policy.hasRoom(replica, tier), `I3: held turn ${turn.id} fits on ${replica.config.replica}`);
   }
+}
+
+/** The heaps offer what a plain search finds. */
+function checkOrder(group: Group): void {
+  const turns = group.lanes.items.flatMap((lane) => lane.lanes.items.flatMap((callers) => callers.turns.items));
+  const first = group.lanes.top?.lanes.top?.turns.top;
+  for (const turn of turns) {
+    invariant(first !== undefined && !ranksBefore(turn, first), `I4: turn ${turn.id} should stand first in its group`);
+  }
+}
+
+function checkRoom(state: SchedulerState): void {
+  const kept = new Map<unknown, number>();
+  for (const run of allRuns(state)) {
+    const paused = run.last === "paused" && run.class === "interactive" && run.mainOpen === 0;
+    const inTime = state.nowMs - run.pausedMs < state.config.pausedRoomMs;
+    const has = state.room.has(run);
+    invariant(!has || (paused && run.replica), `I5: room is kept for run ${run.id}, which is not paused`);
+    invariant(has || !(paused && run.replica && inTime), `I5: no room is kept for paused run ${run.id}`);
+    if (has) kept.set(run.replica, (kept.get(run.replica) ?? 0) + 1);
+  }
+  for (const replica of state.replicas.values()) {
+    invariant(replica.keptRoom === (kept.get(replica) ?? 0), `I5: kept room of ${replica.config.replica}`);
+  }
+  let before = Number.NEGATIVE_INFINITY;
+  for (let run = state.room.first; run !== undefined; run = state.room.next(run)) {
+    invariant(run.pausedMs >= before, "I5: room is kept out of the order of the pauses");
+    before = run.pausedMs;
+  }
+}
+
+function checkExpiry(state: SchedulerState): void {
+  const listed = new Set<Run>();
+  let before = Number.NEGATIVE_INFINITY;
+  for (let run = state.expiry.first; run !== undefined; run = state.expiry.next(run)) {
+    invariant(run.lastMs >= before, "I6: the expiry list is out of order");
+    before = run.lastMs;
+    listed.add(run);
+  }
+  let known = 0;
+  for (const run of allRuns(state)) {
+    known += 1;
+    invariant(!run.forgotten && listed.has(run), `I6: run ${run.id} is not in the expiry list`);
+  }
+  invariant(listed.size === known && state.expiry.size === known, "I6: the expiry list holds a run that is not known");
+}
+
+function checkBounds(state: SchedulerState, turns: readonly Turn[]): void {
+  for (const principal of state.principals.values()) {
+    invariant(principal.callers.size + principal.runs.size > 0, `I7: principal ${principal.id} is kept without need`);
+    for (const caller of principal.callers.values()) {
+      invariant(caller.inFlight + caller.held > 0, `I7: caller ${caller.id} is kept without turns`);
+    }
+  }
+  for (const turn of turns) {
+    const { principal } = turn.caller;
+    invariant(
+      state.principals.get(principal.id) === principal,
+      `I7: principal ${principal.id} of turn ${turn.id} is gone`,
+    );
+    invariant(principal.callers.get(turn.caller.id) === turn.caller, `I7: caller of turn ${turn.id} is gone`);
+  }
+  const { strong, weak } = state.recognition;
+  for (const table of [strong, weak]) {
+    invariant(table.byHash.size === table.byAge.size, "I7: a key is in the table and not in its list");
+    invariant(table.byHash.size <= state.config.identityKeysMax, "I7: more keys than the limit");
+  }
+  invariant(state.dirty.size === 0, "I3: a replica was marked and not looked at");
 }

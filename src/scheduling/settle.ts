@@ -7,48 +7,51 @@
  * replica on which a held interactive turn would fit.
  */
 import { admit, pinOf, type Step } from "./book.ts";
-import { CLASSES, firstOf, ranksBefore, type Replica, type Turn } from "./state.ts";
-import type { ServiceClass } from "../wire/admission.ts";
+import { firstOf, groupAt, ranksBefore } from "./groups.ts";
+import { serviceFor } from "./services.ts";
+import type { Replica, Turn } from "./state.ts";
 
 export function settle(step: Step): void {
-  const { dirty, policy, state } = step;
-  if (dirty.size === 0 || state.heldCount === 0) return;
-  for (const serviceClass of CLASSES) {
+  const { policy, state } = step;
+  const { dirty } = state;
+  if (dirty.size === 0) return;
+  for (let tier = 0; tier < policy.tiers && state.heldCount > 0; tier += 1) {
     for (;;) {
       // Admitting can mark further replicas dirty (a run's other turns move): the set is read again each time.
       let best: Turn | undefined;
       for (const replica of dirty) {
-        if (!policy.hasRoom(replica, serviceClass)) continue;
-        const turn = firstFor(replica, serviceClass);
+        if (!policy.hasRoom(replica, tier)) continue;
+        const turn = firstFor(replica, tier);
         if (turn !== undefined && (best === undefined || ranksBefore(turn, best))) best = turn;
       }
-      if (best === undefined) break;
-      admitWhereItFits(step, best);
+      if (best === undefined || !admitWhereItFits(step, best)) break;
     }
   }
+  dirty.clear();
 }
 
-/** The held turn of a class that goes first on a replica. */
-function firstFor(replica: Replica, serviceClass: ServiceClass): Turn | undefined {
-  let first = firstOf(replica.pinned[serviceClass]);
+/** The held turn of a tier that goes first on a replica. */
+function firstFor(replica: Replica, tier: number): Turn | undefined {
+  let first = firstOf(groupAt(replica.pinned, tier));
   for (const service of replica.services) {
-    const turn = firstOf(service.groups[serviceClass]);
+    const turn = firstOf(groupAt(service.groups, tier));
     if (turn !== undefined && (first === undefined || ranksBefore(turn, first))) first = turn;
   }
   return first;
 }
 
-/** Admits one held turn if a replica has room for it. Correct for a turn that has just come, since no other fits (I3). */
+/** Admits one held turn if a replica has room for it. */
 export function admitWhereItFits(step: Step, turn: Turn): boolean {
   const { policy } = step;
-  const pin = pinOf(turn);
+  const tier = policy.tierOf(turn);
+  const pin = pinOf(policy, turn);
   if (pin !== undefined) {
-    if (!policy.hasRoom(pin, turn.class)) return false;
+    if (!policy.hasRoom(pin, tier)) return false;
     admit(step, turn, pin);
     return true;
   }
-  const service = step.state.services.get(`${turn.api}\n${turn.model}`);
-  const fitting = service?.replicas.filter((replica) => policy.hasRoom(replica, turn.class)) ?? [];
+  const { replicas } = serviceFor(step.state, turn.model, turn.api);
+  const fitting = replicas.filter((replica) => policy.hasRoom(replica, tier));
   if (fitting.length === 0) return false;
   admit(step, turn, policy.place(turn.run, fitting));
   return true;

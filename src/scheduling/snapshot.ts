@@ -1,20 +1,25 @@
-/** State as people and dataplanes see it: status, views of replicas and runs. Plain JSON data, bounded in size. */
-import type { PrincipalId, RunId, TurnId } from "../base/ids.ts";
+/** State as people and dataplanes see it: status, views of replicas, runs and turns. Plain JSON data, bounded in size. */
+import type { DataplaneId, PrincipalId, ReplicaId, RunId, TurnId } from "../base/ids.ts";
 import type { ReplicaView, RunPhase, RunSource, RunView, ServiceClass } from "../wire/admission.ts";
-import { policyOf } from "./decide.ts";
 import { holdReason } from "./explain.ts";
-import { runKey, type Replica, type Run, type SchedulerState, type Turn } from "./state.ts";
+import { policyNamed } from "./policies.ts";
+import { keyCount } from "./recognition.ts";
+import { CLASSES, PHASES, phaseOf, runOf, type Replica, type SchedulerState, type Turn } from "./state.ts";
 
 /** Callers listed one by one in a status; the rest is summed. */
 const CALLERS_LISTED_MAX = 50;
 
 export type ReplicaStatus = {
-  readonly replica: string;
+  readonly replica: ReplicaId;
   readonly kind: string;
   readonly engine: string;
   readonly healthy: boolean;
+  /** False: it left the config and only its turns in flight are still counted. */
+  readonly configured: boolean;
   readonly models: readonly string[];
   readonly turnsInFlight: number;
+  /** Held turns that may go only here. */
+  readonly heldPinned: number;
   /** Bound that counts now; null: open. */
   readonly limit: number | null;
   readonly cap: number | null;
@@ -30,7 +35,7 @@ export type ReplicaStatus = {
 
 export type HeldStatus = {
   readonly class: ServiceClass;
-  readonly principal: string;
+  readonly principal: PrincipalId;
   readonly caller: string;
   readonly turns: number;
   readonly longestHeldMs: number;
@@ -42,27 +47,28 @@ export type SchedulerStatus = {
   readonly policy: string;
   readonly capRelease: string;
   readonly replicas: readonly ReplicaStatus[];
+  /** By class, principal and caller, longest held first. */
   readonly held: readonly HeldStatus[];
   /** Held turns of callers that are not listed. */
   readonly heldElsewhere: number;
   readonly turns: { readonly held: number; readonly inFlight: number };
   readonly runCounts: { readonly [Class in ServiceClass]: { readonly [Phase in RunPhase]: number } };
   readonly identityKeys: number;
-  readonly dataplanes: readonly { readonly dataplane: string; readonly linked: boolean; readonly turns: number }[];
+  readonly dataplanes: readonly { readonly dataplane: DataplaneId; readonly linked: boolean; readonly turns: number }[];
 };
 
+/** The whole state for `GET /status`: costs a pass over the held turns, none over the runs. */
 export function snapshot(state: SchedulerState): SchedulerStatus {
   const held = heldByCaller(state);
-  const listed = held.slice(0, CALLERS_LISTED_MAX);
   return {
     policy: state.config.policy,
     capRelease: state.config.capRelease,
     replicas: [...state.replicas.values()].map((replica) => replicaStatus(state, replica)),
-    held: listed,
+    held: held.slice(0, CALLERS_LISTED_MAX).map((row) => heldStatus(state, row)),
     heldElsewhere: held.slice(CALLERS_LISTED_MAX).reduce((sum, row) => sum + row.turns, 0),
     turns: { held: state.heldCount, inFlight: state.flightCount },
-    runCounts: countRuns(state),
-    identityKeys: state.recognition.entries.size,
+    runCounts: { interactive: countsOf(state, "interactive"), batch: countsOf(state, "batch") },
+    identityKeys: keyCount(state.recognition),
     dataplanes: [...state.dataplanes.values()].map(({ id, linked, turns }) => ({
       dataplane: id,
       linked,
@@ -73,19 +79,25 @@ export function snapshot(state: SchedulerState): SchedulerStatus {
 
 function replicaStatus(state: SchedulerState, replica: Replica): ReplicaStatus {
   const { config, load } = replica;
+  let heldPinned = 0;
+  for (const group of replica.pinned) {
+    for (const principal of group.lanes.items) for (const lane of principal.lanes.items) heldPinned += lane.turns.size;
+  }
   return {
     replica: config.replica,
     kind: config.kind,
     engine: replica.engine,
     healthy: replica.healthy,
+    configured: replica.configured,
     models: replica.models,
     turnsInFlight: replica.inFlight,
-    limit: policyOf(state).limit(replica) ?? null,
+    heldPinned,
+    limit: policyNamed(state.config.policy).limit(replica) ?? null,
     cap: replica.cap ?? null,
     maxInFlight: config.maxInFlight ?? null,
     keptRoom: replica.keptRoom,
     foreignLoad: replica.foreign,
-    reportsLoad: load !== undefined,
+    reportsLoad: reportsLoad(replica),
     engineRunning: load?.running ?? null,
     engineWaiting: load?.waiting ?? null,
     kvUsage: load?.kvUsage ?? null,
@@ -93,9 +105,16 @@ function replicaStatus(state: SchedulerState, replica: Replica): ReplicaStatus {
   };
 }
 
+/** What waits in the engine is the signal by which it is capped; without it there is no load to read. */
+function reportsLoad(replica: Replica): boolean {
+  return replica.load?.waiting !== undefined;
+}
+
+type HeldRow = { turns: number; longest: Turn };
+
 /** Rows by class, principal and caller, the longest held first. */
-function heldByCaller(state: SchedulerState): HeldStatus[] {
-  const rows = new Map<string, { turns: number; longest: Turn }>();
+function heldByCaller(state: SchedulerState): HeldRow[] {
+  const rows = new Map<string, HeldRow>();
   for (const turn of state.turns.values()) {
     if (turn.state === "flight") continue;
     const key = `${turn.class}\n${turn.caller.principal.id}\n${turn.caller.id}`;
@@ -106,44 +125,32 @@ function heldByCaller(state: SchedulerState): HeldStatus[] {
       if (turn.arrivalMs < row.longest.arrivalMs) row.longest = turn;
     }
   }
-  return [...rows.values()]
-    .sort((a, b) => a.longest.arrivalMs - b.longest.arrivalMs || a.longest.sequence - b.longest.sequence)
-    .map(({ turns, longest }) => ({
-      class: longest.class,
-      principal: longest.caller.principal.id,
-      caller: longest.caller.id,
-      turns,
-      longestHeldMs: Math.round(state.nowMs - longest.arrivalMs),
-      why: holdReason(state, longest),
-    }));
+  return [...rows.values()].sort(
+    (a, b) => a.longest.arrivalMs - b.longest.arrivalMs || a.longest.sequence - b.longest.sequence,
+  );
 }
 
-function countRuns(state: SchedulerState): SchedulerStatus["runCounts"] {
-  const none = () => ({ held: 0, generating: 0, paused: 0, idle: 0 });
-  const counts = { interactive: none(), batch: none() };
-  for (const run of state.runs.values()) counts[run.class][phaseOf(run)] += 1;
+function heldStatus(state: SchedulerState, { turns, longest }: HeldRow): HeldStatus {
+  return {
+    class: longest.class,
+    principal: longest.caller.principal.id,
+    caller: longest.caller.id,
+    turns,
+    longestHeldMs: Math.round(state.nowMs - longest.arrivalMs),
+    why: holdReason(state, longest),
+  };
+}
+
+function countsOf(state: SchedulerState, serviceClass: ServiceClass): { [Phase in RunPhase]: number } {
+  const counts = { held: 0, generating: 0, paused: 0, idle: 0 };
+  const base = CLASSES.indexOf(serviceClass) * PHASES.length;
+  for (const [at, phase] of PHASES.entries()) counts[phase] = state.runCounts[base + at] ?? 0;
   return counts;
 }
 
-/** What a run does now (spec 1, States). */
-export function phaseOf(run: Run): RunPhase {
-  if (run.flights > 0) return "generating";
-  if (run.held.length > 0) return "held";
-  return run.last;
-}
-
-/** Which run an open turn belongs to, and which rule said so; undefined when the turn is not open. */
-export function runOfTurn(
-  state: SchedulerState,
-  turn: TurnId,
-): { readonly run: RunId; readonly source: RunSource } | undefined {
-  const open = state.turns.get(turn);
-  return open === undefined ? undefined : { run: open.run.id, source: open.source };
-}
-
-/** What is known of a principal's run, or undefined. */
+/** What is known of a principal's run, or undefined: another principal's run is unknown. */
 export function runView(state: SchedulerState, principal: PrincipalId, id: RunId): RunView | undefined {
-  const run = state.runs.get(runKey(principal, id));
+  const run = runOf(state, principal, id);
   if (run === undefined) return undefined;
   return {
     run: run.id,
@@ -158,6 +165,15 @@ export function runView(state: SchedulerState, principal: PrincipalId, id: RunId
   };
 }
 
+/** As which run an open turn was recognised, and by which rule; undefined when the turn is not open. */
+export function runOfTurn(
+  state: SchedulerState,
+  id: TurnId,
+): { readonly run: RunId; readonly source: RunSource } | undefined {
+  const turn = state.turns.get(id);
+  return turn === undefined ? undefined : { run: turn.run.id, source: turn.source };
+}
+
 /** The pool as a dataplane needs it. */
 export function replicaViews(state: SchedulerState): ReplicaView[] {
   return [...state.replicas.values()]
@@ -169,6 +185,6 @@ export function replicaViews(state: SchedulerState): ReplicaView[] {
       healthy: replica.healthy,
       models: replica.models,
       speaks: replica.speaks ?? ["chat"],
-      reportsLoad: replica.load !== undefined,
+      reportsLoad: reportsLoad(replica),
     }));
 }

@@ -2,26 +2,32 @@
  * The state of the scheduling core: replicas, runs, turns, callers and the groups of held turns.
  *
  * It is mutated in place, inside this folder only, behind the type of `decide`: at 100,000 runs a copy per event would
- * cost milliseconds. `test/scheduling/plain-classic.ts` is a plain version that is compared with it.
+ * cost milliseconds. `test/scheduling/plain-classic.ts` is a plain version that is compared with it event by event.
  *
- * Invariants (checked by invariants.ts):
+ * Invariants (docs/invariants.md; checked by invariants.ts):
  * I1: a turn is held, delayed or in flight, in exactly one place; what ended is nowhere.
  * I2: the counts in flight of replica, caller, principal and run are the number of their turns in flight.
  * I3: after every event no held turn fits anywhere.
- * I4: a turn held by a run that is generating or paused on a healthy replica stands in that replica's group.
- * I5: room is kept only for paused interactive runs, on the replica of their pin.
- * I6: every run without open turns is in the expiry list exactly once, oldest first.
+ * I4: a held turn of a run that its policy binds to a replica stands in that replica's group, else in its service's.
+ * I5: room is kept for exactly the interactive runs that are paused, without an open main turn, for less than the limit.
+ * I6: every run is in the expiry list exactly once, quietest first.
+ * I7: what is remembered is bounded: callers and principals without turns and runs are gone, keys are counted.
  */
 import { IndexedHeap } from "../base/heap.ts";
 import type { CallerId, DataplaneId, PrincipalId, ReplicaId, RunId, TurnId } from "../base/ids.ts";
+import { invariant } from "../base/invariant.ts";
 import { LinkedList, type ListLinks } from "../base/linked-list.ts";
-import type { RunSource, ServiceClass } from "../wire/admission.ts";
+import type { RunPhase, RunSource, ServiceClass } from "../wire/admission.ts";
 import type { EngineKind, WireApi } from "../wire/endpoint.ts";
 import type { LoadSample } from "../wire/load.ts";
+import { createGroups } from "./groups.ts";
+import { policyNamed } from "./policies.ts";
 import { createRecognition, type Recognition } from "./recognition.ts";
+import { knowModels } from "./services.ts";
 import type { ReplicaConfig, SchedulingConfig } from "./types.ts";
 
 export const CLASSES: readonly ServiceClass[] = ["interactive", "batch"];
+export const PHASES: readonly RunPhase[] = ["held", "generating", "paused", "idle"];
 
 export type Replica = {
   config: ReplicaConfig;
@@ -30,8 +36,6 @@ export type Replica = {
   /** Still in the config. A replica that left is kept only by the turns in flight there. */
   configured: boolean;
   healthy: boolean;
-  /** A first probe has come. */
-  probed: boolean;
   engine: EngineKind;
   models: readonly string[];
   /** Undefined until learned: then it serves chat only. */
@@ -41,24 +45,26 @@ export type Replica = {
   cap: number | undefined;
   /** Good probes in a row with fewer than `cap` turns in flight. */
   quietProbes: number;
+  /** In flight when the last poll was sent: the moment for which its sample speaks. */
   inFlightAtProbe: number;
   /** Last good sample; undefined: reports no load. */
   load: LoadSample | undefined;
+  /** Probes in a row that told nothing about what waits in the engine. */
   loadFailures: number;
   /** Requests in the engine that are not ours, and the last surpluses from which they follow. */
   foreign: number;
-  surpluses: number[];
+  surpluses: readonly number[];
   /** Paused interactive runs for which room is kept here. */
   keptRoom: number;
   /** What it serves, of the services that were asked for. */
   services: Service[];
-  /** Held turns that may go only here, by class. */
-  pinned: { readonly [Class in ServiceClass]: Group };
+  /** Held turns that may go only here, by tier. */
+  readonly pinned: readonly Group[];
 };
 
-/** Held turns of one class that can go to the same replicas. */
+/** Held turns of one tier that can go to the same replicas. */
 export type Group = {
-  readonly class: ServiceClass;
+  readonly tier: number;
   readonly lanes: IndexedHeap<PrincipalLane>;
   readonly byPrincipal: Map<Principal, PrincipalLane>;
 };
@@ -82,16 +88,21 @@ export type CallerLane = {
 export type Service = {
   readonly model: string;
   readonly api: WireApi;
-  replicas: Replica[];
-  readonly groups: { readonly [Class in ServiceClass]: Group };
+  /** Configured replicas that serve it, healthy or not, in the order of the config. */
+  replicas: readonly Replica[];
+  /** Held turns that may go to any of them, by tier. */
+  readonly groups: readonly Group[];
 };
 
 export type Principal = {
   readonly id: PrincipalId;
   weight: number;
   inFlight: number;
+  /** Turns in flight ÷ weight. */
+  share: number;
   /** Callers with open turns. */
   readonly callers: Map<CallerId, Caller>;
+  readonly runs: Map<RunId, Run>;
   readonly lanes: Set<PrincipalLane>;
 };
 
@@ -103,34 +114,44 @@ export type Caller = {
   readonly lanes: Set<CallerLane>;
 };
 
+/** One object per run, kept small: there may be a million. */
 export type Run = {
-  readonly key: string;
   readonly id: RunId;
-  readonly principal: PrincipalId;
+  readonly principal: Principal;
   caller: CallerId;
   class: ServiceClass;
   /** What its last main turn left. */
   last: "paused" | "idle";
   /** Replica of the last admitted main turn; for a run that a weak key led here, a preference from the start. */
   replica: Replica | undefined;
+  /** Turns in flight, side calls included. */
   flights: number;
-  held: Turn[];
+  /** Held and delayed turns; replaced, never changed. */
+  held: readonly Turn[];
+  /** Main turns that are held, delayed or in flight. */
+  mainOpen: number;
   turns: number;
   /** When a turn of it last began or ended. */
   lastMs: number;
   pausedMs: number;
-  /** Arrival of a turn that was abandoned or failed, for the retry; NaN: none. */
-  keptArrivalMs: number;
-  keptSinceMs: number;
-  /** Replica whose connection failed at `keptSinceMs`. */
-  avoid: Replica | undefined;
-  /** Made because a weak key matched another run: the next weak match confirms it. */
-  weaklyLinked: boolean;
+  /** What a retry inherits from a turn that was abandoned or failed. */
+  kept: KeptForRetry | undefined;
   /** The runtime said that it ended; forgotten when the last open turn ends. */
   ended: boolean;
   forgotten: boolean;
+  /** Where it is counted in `runCounts`; -1: not yet. */
+  counted: number;
   expiryLinks: ListLinks<Run> | undefined;
   roomLinks: ListLinks<Run> | undefined;
+};
+
+export type KeptForRetry = {
+  readonly arrivalMs: number;
+  readonly sinceMs: number;
+  /** Its connection failed: another one first, if another fits. */
+  readonly avoid: Replica | undefined;
+  /** The arrival was taken over: only `avoid` still counts, for the turn that took it. */
+  readonly taken: boolean;
 };
 
 export type TurnState = "held" | "delayed" | "flight";
@@ -156,8 +177,8 @@ export type Turn = {
   notBeforeMs: number;
   /** In flight there. */
   replica: Replica | undefined;
-  admittedMs: number;
-  startedMs: number;
+  /** When it was admitted or its answer began: a sign of life besides being named. */
+  aliveMs: number;
 };
 
 export type Dataplane = {
@@ -175,24 +196,33 @@ export type SchedulerState = {
   sequence: number;
   readonly replicas: Map<ReplicaId, Replica>;
   readonly services: Map<string, Service>;
-  /** Models seen or configured, with the replicas that ever served them. */
+  /** Models seen or configured, with the configured replicas that ever served them. */
   readonly knownModels: Map<string, Set<Replica>>;
-  readonly runs: Map<string, Run>;
   readonly turns: Map<TurnId, Turn>;
+  /** Those with turns or runs. */
   readonly principals: Map<PrincipalId, Principal>;
   readonly dataplanes: Map<DataplaneId, Dataplane>;
   /** Pushed-back turns, by the time at which they are held again. */
   readonly delayed: IndexedHeap<Turn>;
-  /** Runs by their last turn, quietest first. */
+  /** Every run by its last turn, quietest first. */
   readonly expiry: LinkedList<"expiryLinks", Run>;
   /** Paused interactive runs for which room is kept, longest paused first. */
   readonly room: LinkedList<"roomLinks", Run>;
   readonly recognition: Recognition;
+  /** Runs by class and phase: index = class × 4 + phase. */
+  readonly runCounts: number[];
   heldCount: number;
   flightCount: number;
+  /** Replicas where a held turn may fit that did not fit before; empty between events. */
+  readonly dirty: Set<Replica>;
 };
 
+/**
+ * An empty scheduler: nothing is known of the replicas yet, all are unhealthy until their first good probe.
+ * @param nowMs the host's monotonic clock, as in every event that follows.
+ */
 export function createState(config: SchedulingConfig, nowMs: number): SchedulerState {
+  checkWeights(config);
   const state: SchedulerState = {
     config,
     nowMs,
@@ -200,32 +230,45 @@ export function createState(config: SchedulingConfig, nowMs: number): SchedulerS
     replicas: new Map(),
     services: new Map(),
     knownModels: new Map(),
-    runs: new Map(),
     turns: new Map(),
     principals: new Map(),
     dataplanes: new Map(),
-    delayed: new IndexedHeap<Turn>(
-      (a, b) => a.notBeforeMs < b.notBeforeMs || (a.notBeforeMs === b.notBeforeMs && a.sequence < b.sequence),
+    delayed: new IndexedHeap<Turn>((a, b) =>
+      a.notBeforeMs === b.notBeforeMs ? a.sequence < b.sequence : a.notBeforeMs < b.notBeforeMs,
     ),
     expiry: new LinkedList<"expiryLinks", Run>("expiryLinks"),
     room: new LinkedList<"roomLinks", Run>("roomLinks"),
     recognition: createRecognition(),
+    runCounts: Array.from({ length: CLASSES.length * PHASES.length }, () => 0),
     heldCount: 0,
     flightCount: 0,
+    dirty: new Set(),
   };
-  for (const replica of config.replicas)
-    state.replicas.set(replica.replica, createReplica(replica, state.replicas.size));
+  for (const row of config.replicas) state.replicas.set(row.replica, createReplica(state, row, state.replicas.size));
   for (const replica of state.replicas.values()) knowModels(state, replica);
   return state;
 }
 
-export function createReplica(config: ReplicaConfig, order: number): Replica {
+/** The config's border checks weights with words; here they are a precondition of every comparison of shares. */
+export function checkWeights(config: SchedulingConfig): void {
+  for (const { principal, weight } of config.principalWeights) {
+    invariant(
+      weight > 0 && Number.isFinite(weight),
+      `the weight of principal ${principal} must be above 0, not ${weight}`,
+    );
+  }
+}
+
+export function createReplica(
+  state: { readonly config: SchedulingConfig },
+  config: ReplicaConfig,
+  order: number,
+): Replica {
   return {
     config,
     order,
     configured: true,
     healthy: false,
-    probed: false,
     engine: "unknown",
     models: config.models,
     speaks: config.speaks,
@@ -239,193 +282,68 @@ export function createReplica(config: ReplicaConfig, order: number): Replica {
     surpluses: [],
     keptRoom: 0,
     services: [],
-    pinned: { interactive: createGroup("interactive"), batch: createGroup("batch") },
+    pinned: createGroups(policyNamed(state.config.policy).tiers),
   };
 }
 
-export function runKey(principal: PrincipalId, run: RunId): string {
-  return `${principal}\n${run}`;
+/** A principal's run, or undefined: another principal's run is simply unknown. */
+export function runOf(state: SchedulerState, principal: PrincipalId, run: RunId): Run | undefined {
+  return state.principals.get(principal)?.runs.get(run);
 }
 
-/** Share of a principal: turns in flight over the whole pool, both classes, by its weight. */
-export function share(principal: Principal): number {
-  return principal.inFlight / principal.weight;
+/** Every run, in no order that a decision may depend on. */
+export function* allRuns(state: SchedulerState): Generator<Run> {
+  for (const principal of state.principals.values()) yield* principal.runs.values();
 }
 
-/** Whether held turn `a` goes before `b` in the same class: principal's share, caller's turns, arrival (spec 2, Rank). */
-export function ranksBefore(a: Turn, b: Turn): boolean {
-  if (a.caller.principal !== b.caller.principal) {
-    const difference = share(a.caller.principal) - share(b.caller.principal);
-    if (difference !== 0) return difference < 0;
+export function principalFor(state: SchedulerState, id: PrincipalId): Principal {
+  let principal = state.principals.get(id);
+  if (principal === undefined) {
+    const weight = weightOf(state.config, id);
+    principal = { id, weight, inFlight: 0, share: 0, callers: new Map(), runs: new Map(), lanes: new Set() };
+    state.principals.set(id, principal);
   }
-  if (a.caller !== b.caller && a.caller.inFlight !== b.caller.inFlight) return a.caller.inFlight < b.caller.inFlight;
-  return arrivesBefore(a, b);
+  return principal;
 }
 
-function arrivesBefore(a: Turn, b: Turn): boolean {
-  return a.arrivalMs === b.arrivalMs ? a.sequence < b.sequence : a.arrivalMs < b.arrivalMs;
-}
-
-export function createGroup(serviceClass: ServiceClass): Group {
-  return {
-    class: serviceClass,
-    lanes: new IndexedHeap<PrincipalLane>((a, b) => ranksBefore(firstOfPrincipal(a), firstOfPrincipal(b))),
-    byPrincipal: new Map(),
-  };
-}
-
-// A lane in a heap always holds a turn: empty lanes are removed at once.
-function firstOfPrincipal(lane: PrincipalLane): Turn {
-  return firstOfCaller(lane.lanes.top as CallerLane);
-}
-
-function firstOfCaller(lane: CallerLane): Turn {
-  return lane.turns.top as Turn;
-}
-
-/** The turn of a group that goes first, or undefined. */
-export function firstOf(group: Group): Turn | undefined {
-  const lane = group.lanes.top;
-  return lane === undefined ? undefined : firstOfPrincipal(lane);
-}
-
-/** Puts a held turn into a group. */
-export function joinGroup(group: Group, turn: Turn): void {
-  const { caller } = turn;
-  const { principal } = caller;
-  let principalLane = group.byPrincipal.get(principal);
-  if (principalLane === undefined) {
-    principalLane = {
-      group,
-      principal,
-      lanes: new IndexedHeap<CallerLane>((a, b) => ranksBefore(firstOfCaller(a), firstOfCaller(b))),
-      byCaller: new Map(),
-      heapIndex: -1,
-    };
-    group.byPrincipal.set(principal, principalLane);
-    principal.lanes.add(principalLane);
-  }
-  let lane = principalLane.byCaller.get(caller);
-  if (lane === undefined) {
-    lane = { parent: principalLane, caller, turns: new IndexedHeap<Turn>(arrivesBefore), heapIndex: -1 };
-    principalLane.byCaller.set(caller, lane);
-    caller.lanes.add(lane);
-  }
-  turn.lane = lane;
-  lane.turns.push(turn);
-  if (lane.heapIndex === -1) principalLane.lanes.push(lane);
-  else principalLane.lanes.fix(lane);
-  if (principalLane.heapIndex === -1) group.lanes.push(principalLane);
-  else group.lanes.fix(principalLane);
-}
-
-/** Takes a held turn out of its group. */
-export function leaveGroup(turn: Turn): void {
-  const { lane } = turn;
-  if (lane === undefined) return;
-  const { parent } = lane;
-  const { group } = parent;
-  turn.lane = undefined;
-  lane.turns.remove(turn);
-  if (lane.turns.size === 0) {
-    // The comparison looks at the first turn, which is gone: the empty lane is moved out by position alone.
-    removeEmptyLane(lane);
-  } else {
-    parent.lanes.fix(lane);
-    group.lanes.fix(parent);
-  }
-}
-
-function removeEmptyLane(lane: CallerLane): void {
-  const { parent, caller } = lane;
-  const { group, principal } = parent;
-  parent.lanes.remove(lane);
-  parent.byCaller.delete(caller);
-  caller.lanes.delete(lane);
-  if (parent.lanes.size > 0) {
-    group.lanes.fix(parent);
-    return;
-  }
-  group.lanes.remove(parent);
-  group.byPrincipal.delete(principal);
-  principal.lanes.delete(parent);
-}
-
-/** Moves the lanes of a caller and its principal after their turns in flight changed. */
-export function reorderLanes(caller: Caller): void {
-  for (const lane of caller.lanes) lane.parent.lanes.fix(lane);
-  for (const lane of caller.principal.lanes) lane.group.lanes.fix(lane);
-}
-
-/** Remembers the models of a replica, and which replicas a service may use. */
-export function knowModels(state: SchedulerState, replica: Replica): void {
-  for (const model of replica.models) {
-    let known = state.knownModels.get(model);
-    if (known === undefined) {
-      known = new Set();
-      state.knownModels.set(model, known);
-    }
-    known.add(replica);
-  }
-  linkServices(state);
-}
-
-/** Recomputes which replicas serve what, after models, APIs or the pool changed. */
-export function linkServices(state: SchedulerState): void {
-  const services = [...state.services.values()];
-  for (const service of services) service.replicas = replicasOf(state, service);
-  for (const replica of state.replicas.values()) {
-    replica.services = services.filter((service) => service.replicas.includes(replica));
-  }
-}
-
-/** Configured replicas that serve a model by an API, in the order of the config, healthy or not. */
-function replicasOf(state: SchedulerState, service: { readonly model: string; readonly api: WireApi }): Replica[] {
-  return [...state.replicas.values()].filter((replica) => serves(replica, service.model, service.api));
-}
-
-export function serves(replica: Replica, model: string, api: WireApi): boolean {
-  if (!replica.configured || replica.config.kind !== "generative") return false;
-  // Until its APIs are learned a replica counts as speaking chat only: every engine does.
-  const speaks = replica.speaks === undefined ? api === "chat" : replica.speaks.includes(api);
-  return speaks && replica.models.includes(model);
-}
-
-export function serviceFor(state: SchedulerState, model: string, api: WireApi): Service {
-  const key = `${api}\n${model}`;
-  let service = state.services.get(key);
-  if (service === undefined) {
-    service = {
-      model,
-      api,
-      replicas: replicasOf(state, { model, api }),
-      groups: { interactive: createGroup("interactive"), batch: createGroup("batch") },
-    };
-    state.services.set(key, service);
-    for (const replica of service.replicas) replica.services.push(service);
-  }
-  return service;
+export function weightOf(config: SchedulingConfig, id: PrincipalId): number {
+  return config.principalWeights.find((row) => row.principal === id)?.weight ?? 1;
 }
 
 /** The caller's record; made when it has no open turns. */
-export function callerFor(state: SchedulerState, principalId: PrincipalId, callerId: CallerId): Caller {
-  let principal = state.principals.get(principalId);
-  if (principal === undefined) {
-    const weight = state.config.principalWeights.find((row) => row.principal === principalId)?.weight ?? 1;
-    principal = { id: principalId, weight, inFlight: 0, callers: new Map(), lanes: new Set() };
-    state.principals.set(principalId, principal);
-  }
-  let caller = principal.callers.get(callerId);
+export function callerFor(principal: Principal, id: CallerId): Caller {
+  let caller = principal.callers.get(id);
   if (caller === undefined) {
-    caller = { id: callerId, principal, inFlight: 0, held: 0, lanes: new Set() };
-    principal.callers.set(callerId, caller);
+    caller = { id, principal, inFlight: 0, held: 0, lanes: new Set() };
+    principal.callers.set(id, caller);
   }
   return caller;
 }
 
-/** Forgets a caller without open turns: callers come and go, their number must not grow for ever. */
+/** Forgets a caller without open turns: callers come and go, their number must not grow for ever (I7). */
 export function dropIdleCaller(state: SchedulerState, caller: Caller): void {
   if (caller.inFlight > 0 || caller.held > 0) return;
   caller.principal.callers.delete(caller.id);
-  if (caller.principal.callers.size === 0) state.principals.delete(caller.principal.id);
+  dropIdlePrincipal(state, caller.principal);
+}
+
+export function dropIdlePrincipal(state: SchedulerState, principal: Principal): void {
+  if (principal.callers.size === 0 && principal.runs.size === 0) state.principals.delete(principal.id);
+}
+
+/** The dataplane's record; one that speaks before its hello counts as linked. */
+export function dataplaneFor(state: SchedulerState, id: DataplaneId): Dataplane {
+  let dataplane = state.dataplanes.get(id);
+  if (dataplane === undefined) {
+    dataplane = { id, linked: true, lostMs: 0, namedMs: state.nowMs, turns: new Map() };
+    state.dataplanes.set(id, dataplane);
+  }
+  return dataplane;
+}
+
+/** What a run does now (spec 1, States). */
+export function phaseOf(run: Run): RunPhase {
+  if (run.flights > 0) return "generating";
+  if (run.held.length > 0) return "held";
+  return run.last;
 }

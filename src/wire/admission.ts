@@ -31,7 +31,7 @@ export type RunSource =
 /**
  * One thing that names a run, from a request (to look up) or an answer (to remember).
  * `hash` is a digest already scoped to the principal; `weak` keys give a placement preference only,
- * until a second turn confirms (spec 8, Weak rules). `unique`: counts only if exactly one live run matches.
+ * until a second turn confirms (spec 8, Weak rules). Any key counts only if exactly one live run has left it.
  */
 export type IdentityKey = {
   readonly source: RunSource;
@@ -69,8 +69,13 @@ export type FlightReport = {
   readonly principal: PrincipalId;
   readonly caller: CallerId;
   readonly class: ServiceClass;
+  /** What it asked for: an engine may still give it back, and then it is held again. */
+  readonly model: string;
+  readonly api: WireApi;
+  readonly source: RunSource;
   readonly replica: ReplicaId;
   readonly side: boolean;
+  /** Since its request arrived. */
   readonly ageMs: number;
 };
 

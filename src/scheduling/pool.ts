@@ -1,0 +1,80 @@
+/** A new configuration of the pool (reload): who is in it, weights, policy numbers. */
+import { reviewRoom, type Step } from "./book.ts";
+import { dropPins, regroupAll } from "./probes.ts";
+import { rejectOrphans } from "./requests.ts";
+import { forgetModelsOf, knowModels, linkServices } from "./services.ts";
+import { allRuns, checkWeights, createReplica, weightOf, type Replica, type SchedulerState } from "./state.ts";
+import type { ReplicaConfig, SchedulingConfig } from "./types.ts";
+
+/** Replicas that left lose pins and room at once; their turns in flight end by themselves and stay counted until then. */
+export function configurePool(step: Step, config: SchedulingConfig): void {
+  const { state } = step;
+  checkWeights(config);
+  const roomChanged = config.pausedRoomMs !== state.config.pausedRoomMs;
+  state.config = config;
+  reweigh(state);
+  const kept = new Set(config.replicas.map((row) => row.replica));
+  for (const replica of state.replicas.values()) {
+    if (replica.configured && !kept.has(replica.config.replica)) remove(step, replica);
+  }
+  for (const [order, row] of config.replicas.entries()) configure(state, row, order);
+  sortByOrder(state);
+  for (const replica of state.replicas.values()) if (replica.configured) knowModels(state, replica);
+  linkServices(state);
+  if (roomChanged) reviewAllRoom(step);
+  rejectOrphans(step);
+  regroupAll(step);
+  for (const replica of state.replicas.values()) state.dirty.add(replica);
+}
+
+function remove(step: Step, replica: Replica): void {
+  const { state } = step;
+  replica.configured = false;
+  replica.healthy = false;
+  replica.load = undefined;
+  step.policy.onLoadLost(replica);
+  dropPins(step, replica);
+  forgetModelsOf(state, replica);
+  if (replica.inFlight === 0) state.replicas.delete(replica.config.replica);
+}
+
+function configure(state: SchedulerState, row: ReplicaConfig, order: number): void {
+  const known = state.replicas.get(row.replica);
+  if (known === undefined) {
+    state.replicas.set(row.replica, createReplica(state, row, order));
+    return;
+  }
+  const learnedModels = known.configured && row.models.length === 0;
+  const learnedApis = known.configured && row.speaks === undefined;
+  if (!learnedModels) known.models = row.models;
+  if (!learnedApis) known.speaks = row.speaks;
+  known.config = row;
+  known.order = order;
+  // One that comes back while old turns still run there starts like a new one, with these turns counted.
+  known.configured = true;
+}
+
+/** Each principal is moved on its own: heaps are in order but for one element at a time. */
+function reweigh(state: SchedulerState): void {
+  for (const principal of state.principals.values()) {
+    principal.weight = weightOf(state.config, principal.id);
+    principal.share = principal.inFlight / principal.weight;
+    for (const lane of principal.lanes) lane.group.lanes.fix(lane);
+  }
+}
+
+/** Room is kept for a different time now: for some runs again, for some no longer. */
+function reviewAllRoom(step: Step): void {
+  step.bulk = true;
+  for (const run of allRuns(step.state)) reviewRoom(step, run);
+  step.state.room.sort((a, b) => a.pausedMs - b.pausedMs);
+}
+
+/** Placement walks the replicas in the order of the config; those that left stand last. */
+function sortByOrder(state: SchedulerState): void {
+  const sorted = [...state.replicas].sort(
+    ([, a], [, b]) => Number(b.configured) - Number(a.configured) || a.order - b.order,
+  );
+  state.replicas.clear();
+  for (const [id, replica] of sorted) state.replicas.set(id, replica);
+}
