@@ -1,4 +1,5 @@
 /** The headers of an answer: the engine's end-to-end ones as they came, and ours (spec 3, Headers and Forwarding). */
+import { ERRORS, type ErrorCode } from "../wire/errors.ts";
 import { HEADER } from "../wire/headers.ts";
 import { namedInConnection } from "./request-headers.ts";
 
@@ -94,4 +95,25 @@ export function turnHeaders(turn: TurnHeaders): string[] {
 
 function add(headers: string[], name: string, value: string | undefined): void {
   if (value !== undefined && VALUE.test(value)) headers.push(name, value);
+}
+
+/** Headers of an early 200: a stream of which no engine has said anything yet. */
+export function earlyAnswerHeaders(turn: Pick<TurnHeaders, "run" | "source" | "loweredClass">): string[] {
+  const headers = ["content-type", "text/event-stream"];
+  headers.push(...turnHeaders({ ...turn, replica: undefined, spliced: undefined }));
+  headers.push("x-accel-buffering", "no", "cache-control", "no-cache");
+  return headers;
+}
+
+export type RetryAfterLimits = {
+  readonly retryAfterSentMinSeconds: number;
+  readonly retryAfterSentMaxSeconds: number;
+};
+
+/** The Retry-After header of an error, where it has one: whole seconds within the bounds that clients honour. */
+export function retryAfterHeader(code: ErrorCode, limits: RetryAfterLimits): string[] {
+  const seconds = ERRORS[code].retryAfterSeconds;
+  if (seconds === undefined) return [];
+  const { retryAfterSentMinSeconds: least, retryAfterSentMaxSeconds: most } = limits;
+  return ["retry-after", String(Math.max(least, Math.min(most, Math.round(seconds))))];
 }
