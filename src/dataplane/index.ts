@@ -4,3 +4,5 @@ export type { Dataplane, DataplaneOptions, OpenTurnView } from "./service.ts";
 export type { DataplaneLimits } from "./turn-state.ts";
 export { ROUTES } from "./routes.ts";
 export type { Route } from "./routes.ts";
+export { createLinkClient } from "./link-client.ts";
+export type { LinkClient, LinkClientOptions } from "./link-client.ts";

@@ -4,3 +4,5 @@ export type { DataplaneSession, DataplaneSink, Scheduler, SchedulerOptions, Stat
 export { createEventLog } from "./event-log.ts";
 export type { EventLog, EventLogOptions } from "./event-log.ts";
 export { schedulerMetrics } from "./metrics.ts";
+export { createLinkServer } from "./link-server.ts";
+export type { LinkServer, LinkServerOptions } from "./link-server.ts";

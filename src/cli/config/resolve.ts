@@ -79,7 +79,7 @@ export function hasToken(config: Config): boolean {
 export function limitsOf(config: Config): Limits {
   const { limits, scheduler, dataplane, pausedRoomSeconds } = config;
   const { holdMaxSeconds: _deadline, ...numbers } = limits;
-  const { link: _link, listen: _listen, eventLog: _log, ...schedulerNumbers } = scheduler;
+  const { link: _link, linkTls: _tls, listen: _listen, eventLog: _log, ...schedulerNumbers } = scheduler;
   return {
     ...DEFAULTS,
     ...numbers,
@@ -89,4 +89,9 @@ export function limitsOf(config: Config): Limits {
     pausedRoomSeconds,
     heldBodyBytesMax: Math.min(limits.heldBodyBytesMax, Math.floor(totalmem() / 4)),
   };
+}
+
+/** What our own services show one another: the service token, else the single one. */
+export function serviceTokenOf(config: Config): string | undefined {
+  return config.serviceToken ?? config.token;
 }

@@ -171,6 +171,14 @@ export const configSchema = z.strictObject({
   scheduler: group(
     {
       link: address("127.0.0.1:5000", "Separate service: address of the link for dataplanes."),
+      linkTls: z
+        .strictObject({
+          certFile: z.string().min(1).describe("PEM file of the certificate."),
+          keyFile: z.string().min(1).describe("PEM file of its key."),
+        })
+        .nullable()
+        .default(null)
+        .describe("Separate service: the link over TLS."),
       listen: address("127.0.0.1:5001", "Separate service: address of status, metrics and health."),
       probeEveryMs: positive(DEFAULTS.probeEveryMs, "Health and load are probed this often."),
       probeTimeoutMs: positive(DEFAULTS.probeTimeoutMs, "One probe ends after this long."),
@@ -204,7 +212,12 @@ export const configSchema = z.strictObject({
   dataplane: group(
     {
       listen: address("127.0.0.1:8080", "Separate service: address of the proxy."),
-      scheduler: address("127.0.0.1:5000", "Separate service: where its scheduler is."),
+      scheduler: address("127.0.0.1:5000", "Separate service: where its scheduler's link is."),
+      schedulerTls: z
+        .strictObject({ caFile: z.string().min(1).nullable().default(null).describe("PEM file of the authority.") })
+        .nullable()
+        .default(null)
+        .describe("Separate service: the link over TLS."),
       openTurnsEveryMs: positive(DEFAULTS.openTurnsEveryMs, "Open turns are named on the link this often."),
       linkRetryMs: positive(DEFAULTS.linkRetryMs, "Reconnecting to the scheduler, asking again for a turn."),
     },

@@ -1,0 +1,124 @@
+import { createFront } from "../../http/index.ts";
+import { schedulerMetrics } from "../../scheduler/index.ts";
+import type { FakeEngine } from "../../testbed/index.ts";
+import { checkBind, formatAddress, listenProblem, parseAddress, reachable } from "../address.ts";
+import {
+  healthRoute,
+  logFor,
+  makeDataplane,
+  makeScheduler,
+  metricsRoute,
+  statusRoute,
+  withRoutes,
+} from "../compose.ts";
+import { CONFIG_FLAGS, configFromFlags } from "../config/from-flags.ts";
+import { endpointsOf, hasToken, schedulingOf } from "../config/resolve.ts";
+import type { Config } from "../config/schema.ts";
+import { CommandError, EXIT } from "../exit.ts";
+import type { Command, ParsedFlags } from "../flags.ts";
+import { readyBlock } from "../ready-block.ts";
+import { reloadOnHangup } from "../reload.ts";
+import { drainOnSignals } from "../signals.ts";
+import { endpointOfUrl, startSimulatedEngines } from "../simulated.ts";
+
+export const up: Command = {
+  name: "up",
+  operands: "",
+  summary: "Starts everything in one process on one port; simulated engines where none is named.",
+  flags: {
+    ...CONFIG_FLAGS,
+    listen: { kind: "string", value: "HOST:PORT", about: "Address to serve on (127.0.0.1:7700)." },
+    engine: {
+      kind: "string",
+      value: "URL",
+      many: true,
+      about: "An engine to use, several times for several, besides those in the config.",
+    },
+    insecure: { kind: "boolean", about: "Serves beyond this machine without a token." },
+  },
+  positionals: { least: 0, most: 0 },
+  async run(flags) {
+    const load = (): Config => withEngines(configFromFlags(flags, { listen: "listen" }).config, flags);
+    const config = load();
+    const wanted = parseAddress(config.listen);
+    checkBind(wanted, { token: hasToken(config), insecure: isInsecure(flags) });
+
+    // The address first: everything after it would be started in vain.
+    let handle: Parameters<typeof createFront>[0]["handler"] = () => undefined;
+    const front = createFront({ handler: (exchange) => handle(exchange) });
+    const address = await front.listen(wanted.host, wanted.port).catch((error: unknown) => {
+      throw listenProblem(error, wanted, "--listen HOST:PORT");
+    });
+
+    const simulated: readonly FakeEngine[] = config.endpoints.length === 0 ? await startSimulatedEngines() : [];
+    if (simulated.length > 0) {
+      config.endpoints = simulated.map((engine, at) => endpointOfUrl(`simulated-${"ab"[at]}`, engine.url));
+    }
+    const endpoints = endpointsOf(config);
+    const log = logFor(config, "up");
+    const scheduler = makeScheduler(config, endpoints);
+    const parts = makeDataplane(config, endpoints, scheduler.localPort());
+    const { dataplane } = parts;
+    handle = withRoutes(
+      config,
+      [
+        statusRoute(scheduler),
+        metricsRoute({ scheduler: schedulerMetrics(scheduler), dataplane: dataplane.metrics }, log),
+        healthRoute("/healthz", () => ({ ok: true, status: "ok" })),
+        healthRoute("/readyz", () => {
+          const { ready, reason } = dataplane.ready();
+          return { ok: ready, status: reason };
+        }),
+      ],
+      (exchange) => dataplane.handle(exchange),
+    );
+    await scheduler.start();
+
+    process.stdout.write(
+      readyBlock({
+        url: reachable(address),
+        address: formatAddress(address),
+        replicas: scheduler.status().replicas,
+        problems: scheduler.status().problems,
+        endpoints,
+        simulated: simulated.length > 0,
+        token: hasToken(config),
+      }),
+    );
+    reloadOnHangup(log, () => {
+      if (simulated.length > 0) return;
+      const next = load();
+      const nextEndpoints = endpointsOf(next);
+      dataplane.reconfigure(nextEndpoints);
+      scheduler.reconfigure(schedulingOf(next, nextEndpoints), nextEndpoints);
+    });
+    return drainOnSignals(
+      async () => {
+        front.stopListening();
+        await dataplane.drain();
+        parts.close();
+        await Promise.all([scheduler.stop(), front.close(), ...simulated.map((engine) => engine.close())]);
+      },
+      (line) => process.stderr.write(`${line}\n`),
+    );
+  },
+};
+
+function isInsecure(flags: ParsedFlags): boolean {
+  return flags.has("insecure") || process.env["LUFTPAUSE_INSECURE"] === "1";
+}
+
+/** Adds the engines of `--engine`, named by their host and port. */
+function withEngines(config: Config, flags: ParsedFlags): Config {
+  for (const url of flags.texts("engine")) {
+    if (!URL.canParse(url) || !/^https?:$/.test(new URL(url).protocol)) {
+      throw new CommandError(EXIT.usage, `--engine '${url}' is not an address such as http://127.0.0.1:8000`);
+    }
+    const name = new URL(url).host.replaceAll(/[^A-Za-z0-9.-]/g, "-").replace(/^-+/, "");
+    if (config.endpoints.some((endpoint) => endpoint.name === name)) {
+      throw new CommandError(EXIT.usage, `--engine '${url}': an endpoint named '${name}' is there already`);
+    }
+    config.endpoints.push(endpointOfUrl(name, url));
+  }
+  return config;
+}

@@ -1,0 +1,108 @@
+/**
+ * The scheduler's end of the link between processes: one connection per dataplane, authenticated by its first frame
+ * (spec 2, The link). A dataplane that is lost is told to the core at once; the core counts its grace.
+ */
+import { createServer, type AddressInfo, type Server, type Socket } from "node:net";
+import { createServer as createTlsServer } from "node:tls";
+import { FrameSocket, LINK_SOCKET } from "../http/index.ts";
+import type { Log } from "../telemetry/index.ts";
+import { LINK_PROTOCOL, type DataplaneMessage, type SchedulerMessage } from "../wire/admission.ts";
+import { isDataplaneMessage, isLinkOpening, OPENING_BYTES_MAX, type LinkAnswer } from "../wire/link-frames.ts";
+import type { DataplaneSession, DataplaneSink } from "./service.ts";
+
+export type LinkServerOptions = {
+  readonly attach: (sink: DataplaneSink) => DataplaneSession;
+  /** Whether a token opens the link. */
+  readonly admits: (token: string | undefined) => boolean;
+  readonly log: Log;
+  /** PEM texts; undefined: plain TCP. */
+  readonly tls?: { readonly cert: string; readonly key: string };
+  /** Of this scheduler; 1 without a standby. */
+  readonly epoch?: number;
+};
+
+export type LinkServer = {
+  listen(host: string, port: number): Promise<{ readonly host: string; readonly port: number }>;
+  connections(): number;
+  close(): Promise<void>;
+};
+
+/** A dataplane fleet is small; what is more is a mistake or an attack. */
+const CONNECTIONS_MAX = 1_024;
+/** The opening must have come by then. */
+const OPENING_MS = 5_000;
+
+export function createLinkServer(options: LinkServerOptions): LinkServer {
+  const { tls } = options;
+  const open = new Set<FrameSocket>();
+  const epoch = options.epoch ?? 1;
+
+  const serve = (socket: Socket): void => {
+    const frames = new FrameSocket(socket, { ...LINK_SOCKET, frameBytesMax: OPENING_BYTES_MAX });
+    let session: DataplaneSession | undefined;
+    open.add(frames);
+    const timer = setTimeout(() => frames.close("no opening"), OPENING_MS);
+    const refuse = (reason: string): void => {
+      options.log("warn", "dataplane-refused", { reason, peer: socket.remoteAddress });
+      frames.send({ accepted: false, reason } satisfies LinkAnswer);
+      frames.end(reason);
+    };
+    const opening = (value: unknown): void => {
+      if (!isLinkOpening(value)) refuse("the first frame is no opening");
+      else if (value.protocol !== LINK_PROTOCOL) {
+        refuse(
+          `this scheduler speaks protocol ${LINK_PROTOCOL}, the dataplane ${value.protocol}: run the same version`,
+        );
+      } else if (!options.admits(value.token)) refuse("the token is missing or wrong");
+      else {
+        clearTimeout(timer);
+        frames.allow(LINK_SOCKET.frameBytesMax);
+        frames.send({ accepted: true, epoch } satisfies LinkAnswer);
+        session = options.attach({ send: (message: SchedulerMessage) => frames.send({ epoch, message }) });
+      }
+    };
+    frames.onFrame = (value) => {
+      if (session === undefined) opening(value);
+      else if (isDataplaneMessage(value)) receive(session, value, frames);
+      else frames.close("unknown message");
+    };
+    frames.onClosed = (reason) => {
+      clearTimeout(timer);
+      open.delete(frames);
+      if (session !== undefined) options.log("info", "link-closed", { reason });
+      session?.lost();
+    };
+  };
+
+  const receive = (session: DataplaneSession, message: DataplaneMessage, frames: FrameSocket): void => {
+    try {
+      session.receive(message);
+    } catch (error) {
+      // A message that the core cannot take is a fault of the peer or ours: the resync starts from known ground.
+      options.log("error", "link-fault", { error: error instanceof Error ? error.stack : String(error) });
+      frames.close("fault");
+    }
+  };
+
+  const server: Server = tls === undefined ? createServer(serve) : createTlsServer({ ...tls }, serve);
+  server.maxConnections = CONNECTIONS_MAX;
+  return {
+    listen(host, port) {
+      return new Promise((resolve, reject) => {
+        server.once("error", reject);
+        server.listen({ host, port }, () => {
+          server.off("error", reject);
+          const address = server.address() as AddressInfo;
+          resolve({ host: address.address, port: address.port });
+        });
+      });
+    },
+    connections: () => open.size,
+    close() {
+      return new Promise((resolve) => {
+        server.close(() => resolve());
+        for (const frames of open) frames.close("the scheduler stops");
+      });
+    },
+  };
+}
