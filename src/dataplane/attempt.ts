@@ -115,6 +115,7 @@ function answer(turn: Turn, phase: AttemptPhase, relay: Relay, sse: boolean): vo
   const answering: AnsweringPhase = { kind: "answering", replica, call, relay, sse, stop: undefined, bodyBegun: false };
   stop?.();
   turn.phase = answering;
+  // Nothing is sent again from here on.
   turn.body = undefined;
   turn.exchange.onDrain = turn.onDrain;
   keepSigns(turn, answering);

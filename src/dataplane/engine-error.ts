@@ -22,7 +22,7 @@ export function engineErrorText(answer: {
   return {
     message: (said === "" ? `engine ${replica}: status ${status}` : said).slice(0, MESSAGE_CHARACTERS_MAX),
     type: typeof type === "string" ? type : "upstream_error",
-    code: typeof code === "string" || typeof code === "number" ? String(code) : String(status),
+    code: typeof code === "string" || typeof code === "number" ? code : status,
   };
 }
 

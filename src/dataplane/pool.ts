@@ -16,14 +16,17 @@ export type Replica = {
 };
 
 export class Pool {
-  readonly #replicas = new Map<ReplicaId, Replica>();
+  #replicas: ReadonlyMap<ReplicaId, Replica>;
   #views: readonly ReplicaView[] = [];
 
   constructor(endpoints: readonly EndpointConfig[]) {
-    for (const config of endpoints) {
-      invariant(!this.#replicas.has(config.name), `endpoint '${config.name}' is configured twice`);
-      this.#replicas.set(config.name, { config, target: targetOf(config.url), view: undefined });
-    }
+    this.#replicas = replicasOf(endpoints);
+  }
+
+  /** Another pool, as after a reload. Turns at an endpoint that left go on there: they hold it themselves. */
+  reconfigure(endpoints: readonly EndpointConfig[]): void {
+    this.#replicas = replicasOf(endpoints);
+    this.update(this.#views);
   }
 
   get(replica: ReplicaId): Replica | undefined {
@@ -62,6 +65,15 @@ export class Pool {
     for (const view of this.#views) if (view.healthy) for (const model of view.models) names.add(model);
     return [...names];
   }
+}
+
+function replicasOf(endpoints: readonly EndpointConfig[]): ReadonlyMap<ReplicaId, Replica> {
+  const replicas = new Map<ReplicaId, Replica>();
+  for (const config of endpoints) {
+    invariant(!replicas.has(config.name), `endpoint '${config.name}' is configured twice`);
+    replicas.set(config.name, { config, target: targetOf(config.url), view: undefined });
+  }
+  return replicas;
 }
 
 /** What is behind an endpoint: as configured, else as the prober found out. */

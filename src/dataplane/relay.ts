@@ -15,6 +15,7 @@ import type { AnsweringPhase, Relay, Turn } from "./turn-state.ts";
 /** An engine's error that is told in the stream is read up to here; what is longer is cut. */
 const ERROR_BYTES_MAX = 65_536;
 const LAST_SIZE = Buffer.from("0\r\n", "latin1");
+const LAST_CHUNK = Buffer.from("0\r\n\r\n", "latin1");
 
 /** One function per turn that takes what a cutting tap lets through. */
 export function emitter(turn: Turn): (buffer: Buffer, start: number, end: number) => void {
@@ -70,28 +71,32 @@ function collect(relay: Extract<Relay, { readonly kind: "collect" }>, bytes: Buf
 }
 
 export function takeFrames(turn: Turn, buffer: Buffer, start: number, end: number): void {
-  const { phase } = turn;
+  const { phase, exchange } = turn;
   if (phase.kind !== "answering" || phase.relay.kind !== "framed") return;
   const { relay, call } = phase;
-  let to = end;
-  if (relay.held === "size") {
-    if (end - start === 2 && buffer[start] === 0x0d) {
-      relay.held = "whole"; // The end of the body: whether it is a good end is decided there.
+  if (relay.held !== undefined) {
+    if (relay.held === LAST_SIZE && end - start === 2 && buffer[start] === 0x0d) {
+      relay.held = LAST_CHUNK;
       return;
     }
+    // It was the end of a chunk that looks like a last one.
+    exchange.writeFramed(relay.held);
     relay.held = undefined;
-    turn.exchange.writeFramed(LAST_SIZE);
   }
-  if (phase.sse && !hasEnded(relay.tap.findings) && call.betweenFrames && endsWithLastSize(buffer, start, end)) {
-    relay.held = "size"; // R2
-    to = end - LAST_SIZE.length;
+  let to = end;
+  if (!hasEnded(relay.tap.findings) && call.betweenFrames) {
+    relay.held = lastChunkOf(buffer, start, end); // R2
+    if (relay.held !== undefined) to -= relay.held.length;
   }
-  if (to > start && !turn.exchange.writeFramed(buffer.subarray(start, to))) call.pause();
+  if (to > start && !exchange.writeFramed(buffer.subarray(start, to))) call.pause();
 }
 
-/** Whether the bytes end with the size line of a last chunk; a chunk that itself ends with these bytes looks the same. */
-function endsWithLastSize(buffer: Buffer, start: number, end: number): boolean {
-  return end - start >= 3 && buffer[end - 3] === 0x30 && buffer[end - 2] === 0x0d && buffer[end - 1] === 0x0a;
+/** What may be a last chunk, or its first line, at the end of wire bytes. */
+function lastChunkOf(buffer: Buffer, start: number, end: number): Buffer | undefined {
+  if (buffer[end - 1] !== 0x0a || buffer[end - 2] !== 0x0d || end - start < LAST_SIZE.length) return undefined;
+  if (buffer[end - 3] === 0x30) return LAST_SIZE;
+  const whole = end - start >= LAST_CHUNK.length && buffer[end - 3] === 0x0a && buffer[end - 5] === 0x30;
+  return whole && buffer[end - 4] === 0x0d ? LAST_CHUNK : undefined;
 }
 
 /** The API's own end was seen: its terminal event, or a reason why the model stopped; or it may be in what was skipped. */

@@ -73,6 +73,8 @@ export type Dataplane = {
   drain(): Promise<void>;
   /** Ends everything that is open at once, and every timer. */
   close(): void;
+  /** Another pool: applied at once; turns in flight go on where they are. */
+  reconfigure(endpoints: readonly EndpointConfig[]): void;
   readonly metrics: Registry;
   openTurns(): readonly OpenTurnView[];
 };
@@ -189,6 +191,11 @@ class DataplaneService implements Dataplane {
       });
     }
     return views;
+  }
+
+  reconfigure(endpoints: readonly EndpointConfig[]): void {
+    this.#host.pool.reconfigure(endpoints);
+    this.#host.slots.serve();
   }
 
   drain(): Promise<void> {

@@ -91,7 +91,7 @@ export type Relay =
       readonly kind: "framed";
       readonly tap: Tap;
       /** What may be the last chunk is not passed on before it is known whether the answer is whole. */
-      held: "size" | "whole" | undefined;
+      held: Buffer | undefined;
     }
   | {
       readonly kind: "cut";

@@ -213,6 +213,14 @@ class TurnObject implements Turn {
   }
 
   onAdmitted(replicaId: ReplicaId, run: RunId, source: RunSource): void {
+    try {
+      this.#admitted(replicaId, run, source);
+    } catch (error) {
+      this.#fault(error);
+    }
+  }
+
+  #admitted(replicaId: ReplicaId, run: RunId, source: RunSource): void {
     if (this.phase.kind !== "held") return;
     const { host } = this;
     this.#recognised(run, source);
