@@ -18,6 +18,7 @@ import xllamacpp
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--model", required=True, help="GGUF file")
+    parser.add_argument("--template", required=True, help="chat template; the small model's own knows no tools")
     parser.add_argument("--alias", required=True, help="name of the model on the wire")
     parser.add_argument("--slots", type=int, required=True, help="turns computed at once")
     parser.add_argument("--context", type=int, required=True, help="context of one slot, tokens")
@@ -46,6 +47,8 @@ def main() -> None:
     params.endpoint_metrics = True
     params.endpoint_slots = True
     params.use_jinja = True
+    with open(arguments.template, encoding="utf-8") as template:
+        params.chat_template = template.read()
     params.warmup = False
     params.ui = False
     server = xllamacpp.Server(params)
