@@ -161,11 +161,6 @@ export function forgetRun(step: Step, run: Run): void {
 /** A turn is asked for: it stands among the held ones, until it is admitted or leaves. */
 export function openTurn(step: Step, turn: Turn): void {
   addTurn(step.state, turn);
-  enterHeld(step, turn);
-}
-
-/** Counts a known turn among the held ones and puts it into its group. */
-export function enterHeld(step: Step, turn: Turn): void {
   countHeld(step.state, turn);
   hold(step, turn);
 }
@@ -177,7 +172,7 @@ export function addTurn(state: SchedulerState, turn: Turn): void {
   if (!turn.side) turn.run.mainOpen += 1;
 }
 
-function countHeld(state: SchedulerState, turn: Turn): void {
+export function countHeld(state: SchedulerState, turn: Turn): void {
   turn.caller.held += 1;
   turn.run.held = turn.run.held.length === 0 ? [turn] : [...turn.run.held, turn];
   state.heldCount += 1;
@@ -304,7 +299,8 @@ export function fail(step: Step, turn: Turn, reason: FailureReason): void {
   let avoid: Replica | undefined;
   if (turn.state === "flight") {
     const replica = land(step, turn);
-    if (reason === "engine-unreachable" || reason === "engine-lost") avoid = replica;
+    const connectionFailed = reason === "engine-unreachable" || reason === "engine-lost";
+    if (connectionFailed && replica.configured) avoid = replica;
   } else {
     closeHeld(step.state, turn);
     avoid = freshKept(step.state, run)?.avoid;

@@ -4,12 +4,12 @@
  */
 import { unreachable } from "../base/invariant.ts";
 import { fail, finish, forgetRun, holdAgain, type Step } from "./book.ts";
-import { tick, wakeDelayed } from "./expiry.ts";
+import { passTime, tick } from "./expiry.ts";
 import { policyNamed } from "./policies.ts";
 import { configurePool } from "./pool.ts";
 import { probeReplica } from "./probes.ts";
 import { remember } from "./recognition.ts";
-import { requestTurn } from "./requests.ts";
+import { rejectOrphan, requestTurn } from "./requests.ts";
 import { linkDataplane, loseDataplane } from "./resync.ts";
 import { settle } from "./settle.ts";
 import { dataplaneFor, runOf, type SchedulerState } from "./state.ts";
@@ -26,10 +26,8 @@ export function decide(
 ): { readonly state: SchedulerState; readonly effects: readonly SchedulerEffect[] } {
   state.nowMs = Math.max(state.nowMs, event.nowMs);
   const step: Step = { state, policy: policyNamed(state.config.policy), effects: [], bulk: false };
-  if (state.delayed.size > 0) {
-    wakeDelayed(step);
-    settle(step);
-  }
+  passTime(step);
+  settle(step);
   apply(step, event);
   settle(step);
   return { state, effects: step.effects };
@@ -68,11 +66,14 @@ function apply(step: Step, event: SchedulerEvent): void {
       const turn = state.turns.get(event.turn);
       if (turn?.state !== "flight") return;
       step.policy.onPushedBack(holdAgain(step, turn, state.nowMs + event.retryAfterMs));
+      rejectOrphan(step, turn);
       return;
     }
     case "turn-withdrawn": {
       const turn = state.turns.get(event.turn);
-      if (turn?.state === "flight") holdAgain(step, turn, state.nowMs);
+      if (turn?.state !== "flight") return;
+      holdAgain(step, turn, state.nowMs);
+      rejectOrphan(step, turn);
       return;
     }
     case "turn-too-late":

@@ -1,4 +1,4 @@
-/** What time alone ends: kept room, quiet runs, turns without a sign of life, dataplanes that did not come back. */
+/** What time alone ends: waits after a refusal, kept room, quiet runs, turns without a sign of life, dataplanes that did not come back. */
 import { fail, forgetRun, hold, markFitting, reviewRoom, touch, type Step } from "./book.ts";
 import { sweep } from "./recognition.ts";
 import type { Dataplane } from "./state.ts";
@@ -37,12 +37,18 @@ function expireTurns(step: Step, dataplane: Dataplane): void {
   }
 }
 
-/** Turns whose Retry-After has passed are held again. Called at every event: events carry the time. */
-export function wakeDelayed(step: Step): void {
+/** What has come due since the event before: looked at with every event, since events carry the time. */
+export function passTime(step: Step): void {
   const { state } = step;
-  for (let turn = state.delayed.top; turn !== undefined && turn.notBeforeMs <= state.nowMs; turn = state.delayed.top) {
-    state.delayed.remove(turn);
+  const { config, nowMs, delayed, room } = state;
+  // Turns whose Retry-After has passed are held again.
+  for (let turn = delayed.top; turn !== undefined && turn.notBeforeMs <= nowMs; turn = delayed.top) {
+    delayed.remove(turn);
     hold(step, turn);
     markFitting(step, turn);
+  }
+  // Runs that did not come back in time get no room any more (I5).
+  for (let run = room.first; run !== undefined && nowMs - run.pausedMs >= config.pausedRoomMs; run = room.first) {
+    reviewRoom(step, run);
   }
 }

@@ -11,8 +11,7 @@ import { invariant } from "../base/invariant.ts";
 import type { RunSource, ServiceClass } from "../wire/admission.ts";
 import type { EngineKind, WireApi } from "../wire/endpoint.ts";
 import type { LoadSample } from "../wire/load.ts";
-import { addTurn, createRun, enterHeld, fly, recount, type Step } from "./book.ts";
-import { leaveGroup } from "./groups.ts";
+import { addTurn, countHeld, createRun, fly, hold, recount, type Step } from "./book.ts";
 import { policyNamed } from "./policies.ts";
 import { addEntry, type KeyTable } from "./recognition.ts";
 import { linkServices, serviceFor } from "./services.ts";
@@ -297,13 +296,10 @@ function thawTurn(state: SchedulerState, row: FrozenTurn, run: Run): Turn {
 }
 
 function thawHeld(step: Step, turn: Turn): void {
-  const wasDelayed = turn.state === "delayed";
-  enterHeld(step, turn);
+  countHeld(step.state, turn);
   recount(step.state, turn.run);
-  if (!wasDelayed) return;
-  leaveGroup(turn);
-  turn.state = "delayed";
-  step.state.delayed.push(turn);
+  if (turn.state === "delayed") step.state.delayed.push(turn);
+  else hold(step, turn);
 }
 
 function thawKeys(table: KeyTable, keys: readonly FrozenKey[], runAt: (at: number) => Run): void {

@@ -32,6 +32,7 @@ function remove(step: Step, replica: Replica): void {
   replica.configured = false;
   replica.healthy = false;
   replica.load = undefined;
+  replica.loadFailures = 0;
   step.policy.onLoadLost(replica);
   dropPins(step, replica);
   forgetModelsOf(state, replica);
@@ -72,9 +73,8 @@ function reviewAllRoom(step: Step): void {
 
 /** Placement walks the replicas in the order of the config; those that left stand last. */
 function sortByOrder(state: SchedulerState): void {
-  const sorted = [...state.replicas].sort(
-    ([, a], [, b]) => Number(b.configured) - Number(a.configured) || a.order - b.order,
-  );
+  const place = (replica: Replica): number => (replica.configured ? replica.order : Number.MAX_SAFE_INTEGER);
+  const sorted = [...state.replicas].sort(([, a], [, b]) => place(a) - place(b));
   state.replicas.clear();
   for (const [id, replica] of sorted) state.replicas.set(id, replica);
 }

@@ -94,17 +94,18 @@ function whyNever(
   };
 }
 
-/** A held turn that nothing in the pool can ever serve would be held for ever. */
+/** Held turns that nothing in the pool can ever serve would be held for ever: after models, APIs or the pool changed. */
 export function rejectOrphans(step: Step): void {
-  const { state } = step;
-  for (const turn of state.turns.values()) {
-    if (turn.state === "flight") continue;
-    const refusal = whyNever(state, turn);
-    if (refusal === undefined) continue;
-    const { dataplane, id, run, source } = turn;
-    step.effects.push({ type: "reject-turn", dataplane: dataplane.id, turn: id, run: run.id, source, ...refusal });
-    fail(step, turn, "internal");
-  }
+  for (const turn of step.state.turns.values()) if (turn.state !== "flight") rejectOrphan(step, turn);
+}
+
+/** The same for one turn that is held again. */
+export function rejectOrphan(step: Step, turn: Turn): void {
+  const refusal = whyNever(step.state, turn);
+  if (refusal === undefined) return;
+  const { dataplane, id, run, source } = turn;
+  step.effects.push({ type: "reject-turn", dataplane: dataplane.id, turn: id, run: run.id, source, ...refusal });
+  fail(step, turn, "internal");
 }
 
 function createTurn(state: SchedulerState, event: Requested, run: Run, source: RunSource): Turn {

@@ -6,28 +6,36 @@
  * group offers its own first turn. Interactive turns are exhausted before batch turns, so that no batch turn goes to a
  * replica on which a held interactive turn would fit.
  */
+import { invariant } from "../base/invariant.ts";
 import { admit, pinOf, type Step } from "./book.ts";
 import { firstOf, groupAt, ranksBefore } from "./groups.ts";
 import { serviceFor } from "./services.ts";
 import type { Replica, Turn } from "./state.ts";
 
 export function settle(step: Step): void {
-  const { policy, state } = step;
-  const { dirty } = state;
+  const { dirty } = step.state;
   if (dirty.size === 0) return;
-  for (let tier = 0; tier < policy.tiers && state.heldCount > 0; tier += 1) {
-    for (;;) {
-      // Admitting can mark further replicas dirty (a run's other turns move): the set is read again each time.
-      let best: Turn | undefined;
-      for (const replica of dirty) {
-        if (!policy.hasRoom(replica, tier)) continue;
-        const turn = firstFor(replica, tier);
-        if (turn !== undefined && (best === undefined || ranksBefore(turn, best))) best = turn;
-      }
-      if (best === undefined || !admitWhereItFits(step, best)) break;
-    }
+  // Every admission may move other turns of its run, also of a lower tier, and mark further replicas: all is looked at again.
+  for (let next = firstThatFits(step); next !== undefined; next = firstThatFits(step)) {
+    invariant(admitWhereItFits(step, next), "a turn that fits on a marked replica can be admitted");
   }
   dirty.clear();
+}
+
+/** The first turn in rank that fits on one of the marked replicas. */
+function firstThatFits(step: Step): Turn | undefined {
+  const { policy, state } = step;
+  if (state.heldCount === 0) return undefined;
+  for (let tier = 0; tier < policy.tiers; tier += 1) {
+    let best: Turn | undefined;
+    for (const replica of state.dirty) {
+      if (!policy.hasRoom(replica, tier)) continue;
+      const turn = firstFor(replica, tier);
+      if (turn !== undefined && (best === undefined || ranksBefore(turn, best))) best = turn;
+    }
+    if (best !== undefined) return best;
+  }
+  return undefined;
 }
 
 /** The held turn of a tier that goes first on a replica. */
