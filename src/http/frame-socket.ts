@@ -41,18 +41,19 @@ export class FrameSocket {
   #bytes = 0;
   #outgoing: unknown[] = [];
   #closed = false;
+  #heardMs: number;
 
   constructor(socket: Socket, options: FrameSocketOptions) {
     this.#socket = socket;
     this.#options = { ...options };
     socket.setNoDelay(true);
-    socket.setTimeout(options.deadMs);
     socket.on("data", (bytes: Buffer) => this.#take(bytes));
-    socket.on("timeout", () => this.close(`no sign of life for ${options.deadMs} ms`));
     socket.on("end", () => this.close("closed by the peer"));
     socket.on("close", () => this.close("connection closed"));
     socket.on("error", (error: NodeJS.ErrnoException) => this.close(error.code ?? "connection failed"));
-    this.#beat = setInterval(() => this.#write(BEAT), options.beatMs);
+    // The socket's own time-out does not do: our beats count as activity there.
+    this.#heardMs = performance.now();
+    this.#beat = setInterval(() => this.#tick(), options.beatMs);
     this.#beat.unref();
   }
 
@@ -100,6 +101,12 @@ export class FrameSocket {
     this.#write(frame);
   }
 
+  #tick(): void {
+    const { deadMs } = this.#options;
+    if (performance.now() - this.#heardMs > deadMs) this.close(`no sign of life for ${deadMs} ms`);
+    else this.#write(BEAT);
+  }
+
   #write(frame: Buffer): void {
     if (this.#closed) return;
     this.#socket.write(frame);
@@ -108,6 +115,7 @@ export class FrameSocket {
 
   #take(bytes: Buffer): void {
     if (this.#closed) return;
+    this.#heardMs = performance.now();
     this.#parts.push(bytes);
     this.#bytes += bytes.length;
     if (this.#bytes < 4) return;
