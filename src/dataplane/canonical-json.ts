@@ -1,28 +1,31 @@
 /**
- * Canonical text of JSON: keys sorted, no white space, numbers in their shortest form. Two texts that differ only in what
- * client libraries change when they re-serialise have the same canonical text (spec 8, rule 7).
+ * Canonical text of JSON: keys sorted, no white space, numbers and strings in their shortest form. Two texts that differ
+ * only in what client libraries change when they re-serialise have the same canonical text (spec 8, rule 7).
  */
 
-/** Deeper values are compared as they are written. */
+/** A deeper value counts as it is written. */
 const DEPTH_MAX = 64;
+/** Longer texts count as they are written: parsing them would stop every other turn for milliseconds. */
+const TEXT_CHARS_MAX = 1_048_576;
+/** No double has more digits before its point. */
+const DIGITS_MAX = 309;
 
-/** The canonical form of a JSON text; text that does not parse counts as it is. */
+/**
+ * The canonical form of a JSON text; text that does not parse counts as it is.
+ * No text at all is the same as no arguments, `{}`: the AI SDK and LangChain send the one for the other.
+ */
 export function canonicalJson(text: string): string {
-  let value: unknown;
+  if (text.length > TEXT_CHARS_MAX) return text;
+  if (text.trim() === "") return "{}";
   try {
-    // Integers beyond the exact range would collapse into their neighbours: they keep their digits.
-    value = JSON.parse(text, function reviver(_key, parsed: unknown, context?: { readonly source?: string }) {
-      const source = context?.source;
-      if (typeof parsed !== "number" || source === undefined || isExact(parsed, source)) return parsed;
-      return new Digits(source);
-    } as (this: unknown, key: string, value: unknown) => unknown) as unknown;
+    return encode(JSON.parse(text, keepDigits), 0) ?? text;
   } catch {
+    // Not JSON, or nested so deep that the parser gives up.
     return text;
   }
-  return encode(value, 0) ?? text;
 }
 
-/** A number that a double does not hold exactly. */
+/** A number that a double does not hold: its digits count, or it would collapse into its neighbours. */
 class Digits {
   readonly text: string;
   constructor(text: string) {
@@ -30,8 +33,19 @@ class Digits {
   }
 }
 
-function isExact(value: number, source: string): boolean {
-  return Number.isSafeInteger(value) || !/^-?\d+$/.test(source);
+/** For JSON.parse; its third argument is there from Node 21 on. */
+function keepDigits(_key: string, value: unknown, context?: { readonly source?: string }): unknown {
+  const source = context?.source;
+  if (typeof value !== "number" || source === undefined || isHeld(value, source)) return value;
+  return new Digits(source);
+}
+
+/** Whether the double is the number that was written. Fractions are: every client reads them as doubles. */
+function isHeld(value: number, source: string): boolean {
+  if (Number.isSafeInteger(value)) return true;
+  if (!Number.isFinite(value)) return false;
+  if (!/^-?\d+$/.test(source)) return true;
+  return source.length <= DIGITS_MAX + 1 && BigInt(source) === BigInt(value);
 }
 
 function encode(value: unknown, depth: number): string | undefined {

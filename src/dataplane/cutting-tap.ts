@@ -1,100 +1,133 @@
 /**
- * A stream tap that also takes out the usage chunk which only our splice asked for (spec 3, Forwarding). Everything else
- * passes byte for byte and at once. Only after a finish reason, when nothing but the end can follow, a partial event is
- * held until it is whole.
+ * A stream tap that also takes out the usage chunk which only our splice asked for (spec 3, Forwarding): the event with
+ * usage and no choice that follows a finish reason. Everything else passes byte for byte and at once.
  *
- * C1: bytes out = bytes in without the events that are cut.
- * C2: before a finish reason was seen nothing is held back.
+ * C1: bytes out = bytes in without the events that are cut, however the bytes are split over reads.
+ * C2: before a finish reason was seen nothing is held back. After it, when only the end can follow, the running event is
+ *     held until it is whole; a long one is passed on instead, since no usage chunk is long.
  */
-import type { CuttingTap, TapFindings } from "./inspection.ts";
+import type { Usage } from "../wire/admission.ts";
 import { isUsageChunk } from "./chat-chunk.ts";
-import { eventData, eventEnd, eventJson } from "./sse-events.ts";
-import { createStreamTap } from "./stream-tap.ts";
+import type { AnsweredToolCall, CuttingTap, TapFindings } from "./inspection.ts";
+import { StreamTap } from "./stream-tap.ts";
 
 type Emit = (buffer: Buffer, start: number, end: number) => void;
 
-/** A read that holds the end of an answer, or usage: only then events have to be told apart. */
-const ENDING = /"(?:finish_reason"\s*:\s*"|usage"\s*:\s*\{)/;
-/** A held event larger than this is passed on: no usage chunk is. */
-const HELD_CHARS_MAX = 65_536;
+/** An event longer than this is not cut. */
+const CUT_BYTES_MAX = 8_192;
 
+/** A tap on a stream whose request was spliced. */
 export function createCuttingTap(): CuttingTap {
-  const tap = createStreamTap();
-  /** A partial event after the finish reason, not passed on yet. */
-  let held = "";
-  /** Part of the running event was passed on: it cannot be cut any more. */
-  let open = false;
-
-  /** Passes on a text of whole events and a partial one, without what is cut. */
-  const sort = (text: string, buffer: Buffer, start: number, emit: Emit): void => {
-    let from = 0;
-    let pending = 0;
-    if (open) {
-      const end = eventEnd(text, 0);
-      if (end === -1) {
-        emit(buffer, start, start + text.length);
-        return;
-      }
-      from = end;
-      open = false;
-    }
-    for (let end = eventEnd(text, from); end !== -1; end = eventEnd(text, from)) {
-      if (isCut(text.slice(from, end))) {
-        if (from > pending) emit(buffer, start + pending, start + from);
-        pending = end;
-      }
-      from = end;
-    }
-    const holds = tap.finishReason !== undefined && text.length - from <= HELD_CHARS_MAX;
-    held = holds ? text.slice(from) : "";
-    const to = holds ? from : text.length;
-    if (to > pending) emit(buffer, start + pending, start + to);
-    open = !holds && from < text.length;
-  };
-
-  return {
-    push(buffer, start, end, emit) {
-      const wasBetween = tap.betweenEvents;
-      tap.push(buffer, start, end);
-      if (held !== "") {
-        const text = held + buffer.toString("latin1", start, end);
-        held = "";
-        sort(text, Buffer.from(text, "latin1"), 0, emit);
-        return;
-      }
-      if (tap.finishReason === undefined && !ENDING.test(buffer.toString("latin1", start, end))) {
-        open = !tap.betweenEvents;
-        emit(buffer, start, end);
-        return;
-      }
-      open = !wasBetween;
-      sort(buffer.toString("latin1", start, end), buffer, start, emit);
-    },
-    finish(emit) {
-      tap.finish();
-      if (held === "") return;
-      const bytes = Buffer.from(held, "latin1");
-      if (!isCut(held)) emit(bytes, 0, bytes.length);
-      held = "";
-    },
-    get findings(): TapFindings {
-      return {
-        started: tap.started,
-        usage: tap.usage,
-        finishReason: tap.finishReason,
-        toolCalls: tap.toolCalls,
-        responseId: tap.responseId,
-        terminal: tap.terminal,
-        skipped: tap.skipped,
-        // What is held has not reached the client: for it the last event is whole.
-        betweenEvents: held !== "" || tap.betweenEvents,
-      };
-    },
-  };
+  return new CuttingStreamTap();
 }
 
-function isCut(event: string): boolean {
-  if (!event.includes('"usage"')) return false;
-  const data = eventData(event);
-  return data !== undefined && isUsageChunk(eventJson(data));
+class CuttingStreamTap implements CuttingTap, TapFindings {
+  /** Events of the running push to take out: starts and ends alternating, as positions in it. */
+  #cuts: number[] = [];
+  /** The running event, of which nothing was passed on; undefined when there is none or it is on its way. */
+  #held: string | undefined;
+  #ending = false;
+  readonly #tap = new StreamTap((chunk, start, end) => {
+    if (!this.#ending) this.#ending = this.#tap.finishReason !== undefined;
+    else if (end - start <= CUT_BYTES_MAX && isUsageChunk(chunk)) this.#cuts.push(start, end);
+  });
+
+  get findings(): TapFindings {
+    return this;
+  }
+
+  get started(): boolean {
+    return this.#tap.started;
+  }
+
+  get failed(): boolean {
+    return this.#tap.failed;
+  }
+
+  get usage(): Usage {
+    return this.#tap.usage;
+  }
+
+  get finishReason(): string | undefined {
+    return this.#tap.finishReason;
+  }
+
+  get toolCalls(): readonly AnsweredToolCall[] {
+    return this.#tap.toolCalls;
+  }
+
+  get responseId(): string | undefined {
+    return this.#tap.responseId;
+  }
+
+  get terminal(): boolean {
+    return this.#tap.terminal;
+  }
+
+  get skipped(): number {
+    return this.#tap.skipped;
+  }
+
+  /** What is held has not reached the client: for it the last event is whole. */
+  get betweenEvents(): boolean {
+    return this.#held !== undefined || this.#tap.betweenEvents;
+  }
+
+  push(buffer: Buffer, start: number, end: number, emit: Emit): void {
+    const text = buffer.toString("latin1", start, end);
+    this.#tap.pushText(text);
+    if (!this.#ending) {
+      emit(buffer, start, end);
+      return;
+    }
+    const partial = this.#tap.partialBytes ?? 0;
+    if (partial > text.length) {
+      this.#growHeld(text, emit);
+      return;
+    }
+    this.#releaseHeld(emit);
+    // The running event began in this push: it is held if it can still be cut.
+    const holds = partial > 0 && partial <= CUT_BYTES_MAX;
+    const to = holds ? text.length - partial : text.length;
+    this.#passBetweenCuts(buffer, start, to, emit);
+    this.#held = holds ? text.slice(to) : undefined;
+  }
+
+  finish(emit: Emit): void {
+    this.#tap.finish();
+    this.#releaseHeld(emit);
+    this.#cuts = [];
+  }
+
+  /** The whole push belongs to an event that began before it. */
+  #growHeld(text: string, emit: Emit): void {
+    if (this.#held !== undefined && this.#held.length + text.length <= CUT_BYTES_MAX) {
+      this.#held += text;
+      return;
+    }
+    const bytes = Buffer.from((this.#held ?? "") + text, "latin1");
+    this.#held = undefined;
+    emit(bytes, 0, bytes.length);
+  }
+
+  /** The held event is whole, or ends with the stream: passes it on unless it is cut. */
+  #releaseHeld(emit: Emit): void {
+    const held = this.#held;
+    this.#held = undefined;
+    if (held === undefined || (this.#cuts[0] ?? 0) < 0) return;
+    const bytes = Buffer.from(held, "latin1");
+    emit(bytes, 0, bytes.length);
+  }
+
+  /** Passes on the push up to `to`, without what is cut. A cut that began earlier was held, or is too late to make. */
+  #passBetweenCuts(buffer: Buffer, start: number, to: number, emit: Emit): void {
+    let from = 0;
+    for (let at = 0; at < this.#cuts.length; at += 2) {
+      const cutStart = Math.max(0, this.#cuts[at] ?? 0);
+      if (cutStart > from) emit(buffer, start + from, start + cutStart);
+      from = this.#cuts[at + 1] ?? from;
+    }
+    if (to > from) emit(buffer, start + from, start + to);
+    this.#cuts = [];
+  }
 }

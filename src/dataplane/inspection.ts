@@ -13,13 +13,16 @@ export type ScannedMessage = ByteRange & { readonly role: string };
 /** A tool call of the last assistant message, as the client echoes it. `arguments` is the text as sent. */
 export type EchoedToolCall = { readonly id: string; readonly name: string; readonly arguments: string };
 
+/** A tool call of an answer. `choice`: the index of the choice that it is in; a client goes on with one of them. */
+export type AnsweredToolCall = EchoedToolCall & { readonly choice: number };
+
 /** What one pass over the body of a turn finds. Duplicate top-level keys: the last one counts, as in JSON.parse. */
 export type RequestScan = {
   readonly model: string;
   readonly stream: boolean;
   /** The client asked for usage on the stream itself: nothing is cut. */
   readonly includeUsage: boolean;
-  /** The value of a top-level `stream_options` object, where one stands. */
+  /** The value of a top-level `stream_options`, whatever it is, where one stands. */
   readonly streamOptions: ByteRange | undefined;
   /** The whole top-level object, for insertions before its `}`. */
   readonly root: ByteRange;
@@ -39,10 +42,12 @@ export type TapFindings = {
   /** First content byte seen: text, reasoning or a tool call, not the role chunk, not a comment. */
   readonly started: boolean;
   readonly usage: Usage;
+  /** The engine said inside its answer that it failed (an `error` in a chunk or in the body). */
+  readonly failed: boolean;
   /** Last one seen. */
   readonly finishReason: string | undefined;
   /** Complete at the end of the answer only. */
-  readonly toolCalls: readonly EchoedToolCall[];
+  readonly toolCalls: readonly AnsweredToolCall[];
   readonly responseId: string | undefined;
   /** The API's own terminal event was seen (`[DONE]`, `message_stop`, `response.completed` …). */
   readonly terminal: boolean;

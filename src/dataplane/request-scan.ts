@@ -1,207 +1,219 @@
 /**
  * One pass over the body of a turn: valid JSON or not, which model, streaming or not, where its messages are. The body is
- * not parsed into objects: that would double the fixed cost of a turn (bench/overhead); only the last assistant message
- * is, when it carries tool calls.
+ * not parsed into objects: that would double the fixed cost of a turn (bench/overhead).
+ *
+ * Q1: every byte of the body is read once, whatever is looked for; only the echoed tool calls are read a second time.
+ * Q2: of duplicate keys the last one counts, and keys are compared with their escapes resolved, as JSON.parse has it.
  */
 import type { WireApi } from "../wire/endpoint.ts";
 import type { ByteRange, EchoedToolCall, RequestScan, ScannedMessage, ScanProblem } from "./inspection.ts";
-import { JsonProblem, JsonScan } from "./json-scan.ts";
+import { BYTE, JsonProblem, JsonScan } from "./json-scan.ts";
 
-type Found = {
-  model: string | undefined;
-  modelSeen: boolean;
-  stream: boolean;
-  streamOptions: ByteRange | undefined;
-  includeUsage: boolean;
-  messages: ScannedMessage[];
-  /** The last assistant message, where it has tool calls. */
-  calling: ByteRange | undefined;
-};
+/** A client that echoes more calls than this is not recognised by them (the tap keeps no more of an answer either). */
+const CALLS_MAX = 256;
+
+/** True, as the first byte of its word: a scanned value that begins so is `true`. */
+const TRUE = 0x74;
 
 /**
- * @param api decides which fields are looked for besides `model` and `stream`, which every API has at the top.
- * @returns what was found, or what is wrong in words for the client.
+ * @param api decides which fields are looked for; every API here has `model` and `stream` at the top.
+ * @returns what was found, or what is wrong in words for the client. `stream` that is no boolean and messages that are
+ * no messages are the engine's to refuse.
  */
 export function scanRequest(body: Buffer, api: WireApi): RequestScan | ScanProblem {
   if (body.length === 0) {
-    return { code: "invalid_json", message: "the request has no body; send a JSON object" };
+    return { code: "invalid_json", message: "the request has no body: send a JSON object" };
   }
   try {
-    return scan(body, api);
+    return new RequestWalk(body, api).scan();
   } catch (error) {
     if (!(error instanceof JsonProblem)) throw error;
     return { code: "invalid_json", message: `the body is not valid JSON at byte ${error.at}: ${error.message}` };
   }
 }
 
-function scan(body: Buffer, api: WireApi): RequestScan | ScanProblem {
-  const cursor = new JsonScan(body);
-  if (cursor.peek() !== 0x7b) {
-    cursor.value(0);
-    return { code: "invalid_json", message: "the body is not a JSON object" };
-  }
-  const start = cursor.at;
-  cursor.at += 1;
-  const found: Found = {
-    model: undefined,
-    modelSeen: false,
-    stream: false,
-    streamOptions: undefined,
-    includeUsage: false,
-    messages: [],
-    calling: undefined,
-  };
-  if (cursor.peek() === 0x7d) {
-    cursor.at += 1;
-  } else {
-    members(cursor, (key) => field(cursor, body, key, api, found));
-  }
-  const root = { start, end: cursor.at };
-  if (cursor.peek() !== -1) throw new JsonProblem(cursor.at, "something follows the object");
-  if (found.model === undefined || found.model === "") {
-    const message = found.modelSeen
-      ? "`model` must be the name of a model"
-      : "`model` is missing; name the model to ask";
-    return { code: "missing_model", message, param: "model" };
-  }
-  const { model, stream, includeUsage, streamOptions, messages } = found;
-  return {
-    model,
-    stream,
-    includeUsage,
-    streamOptions,
-    root,
-    messages,
-    lastToolCalls: toolCallsOf(body, found.calling),
-  };
-}
+class RequestWalk {
+  readonly #cursor: JsonScan;
+  readonly #api: WireApi;
+  #model: string | undefined;
+  #modelSeen = false;
+  #stream = false;
+  #streamOptions: ByteRange | undefined;
+  #messages: ScannedMessage[] = [];
+  /** The `tool_calls` of the last assistant message, where it has a list of them. */
+  #calls: ByteRange | undefined;
 
-/** Walks the members of an object whose `{` was read, up to and with its `}`. */
-function members(cursor: JsonScan, onMember: (key: string) => void): void {
-  for (;;) {
-    cursor.peek();
-    const from = cursor.at + 1;
-    cursor.string();
-    const key = keyText(cursor, from);
-    cursor.expect(0x3a, "expected ':'");
-    onMember(key);
-    const next = cursor.peek();
-    cursor.at += 1;
-    if (next === 0x7d) return;
-    if (next !== 0x2c) throw new JsonProblem(cursor.at - 1, "expected ',' or '}'");
+  constructor(body: Buffer, api: WireApi) {
+    this.#cursor = new JsonScan(body);
+    this.#api = api;
   }
-}
 
-/** No key that is looked for is longer. */
-const KEY_BYTES_MAX = 64;
+  scan(): RequestScan | ScanProblem {
+    const cursor = this.#cursor;
+    if (cursor.peek() !== BYTE.openObject) {
+      cursor.value(0);
+      return { code: "invalid_json", message: "the body is not a JSON object: send {…}" };
+    }
+    const start = cursor.at;
+    if (cursor.firstMember()) {
+      do this.#field();
+      while (cursor.nextMember());
+    }
+    const root = { start, end: cursor.at };
+    if (cursor.peek() !== -1) throw new JsonProblem(cursor.at, "something follows the object");
+    if (this.#model === undefined || this.#model === "") {
+      const message = this.#modelSeen
+        ? "`model` must be a string that names a model"
+        : "`model` is missing: name the model to ask";
+      return { code: "missing_model", message, param: "model" };
+    }
+    return {
+      model: this.#model,
+      stream: this.#stream,
+      includeUsage: this.#asksForUsage(),
+      streamOptions: this.#streamOptions,
+      root,
+      messages: this.#messages,
+      lastToolCalls: this.#calls === undefined ? [] : echoedCalls(cursor, this.#calls.start),
+    };
+  }
 
-function keyText(cursor: JsonScan, from: number): string {
-  const to = cursor.at - 1;
-  const bytes = cursor.bytes as Buffer;
-  if (cursor.escaped) return JSON.parse(bytes.toString("utf8", from - 1, to + 1)) as string;
-  return to - from > KEY_BYTES_MAX ? "" : bytes.toString("latin1", from, to);
-}
-
-function field(cursor: JsonScan, body: Buffer, key: string, api: WireApi, found: Found): void {
-  const first = cursor.peek();
-  const start = cursor.at;
-  switch (key) {
-    case "model":
-      cursor.value(1);
-      found.modelSeen = true;
-      found.model = first === 0x22 ? stringAt(body, start, cursor.at, cursor.escaped) : undefined;
-      return;
-    case "stream":
-      cursor.value(1);
-      found.stream = first === 0x74;
-      return;
-    case "stream_options":
-      cursor.value(1);
-      found.streamOptions = first === 0x7b ? { start, end: cursor.at } : undefined;
-      found.includeUsage = first === 0x7b && asksForUsage(body, start, cursor.at);
-      return;
-    case "messages":
-      found.messages = [];
-      found.calling = undefined;
-      if (first === 0x5b && api === "chat") messageList(cursor, body, found);
+  #field(): void {
+    const cursor = this.#cursor;
+    const first = cursor.peek();
+    const start = cursor.at;
+    if (cursor.keyIs("messages")) {
+      this.#messages = [];
+      this.#calls = undefined;
+      if (first === BYTE.openArray && this.#api === "chat") this.#messageList();
       else cursor.value(1);
-      return;
-    default:
+    } else if (cursor.keyIs("model")) {
       cursor.value(1);
-  }
-}
-
-function asksForUsage(body: Buffer, start: number, end: number): boolean {
-  const options = JSON.parse(body.toString("utf8", start, end)) as { readonly include_usage?: unknown };
-  return options.include_usage === true;
-}
-
-function stringAt(body: Buffer, start: number, end: number, escaped: boolean): string {
-  if (escaped) return JSON.parse(body.toString("utf8", start, end)) as string;
-  return body.toString("utf8", start + 1, end - 1);
-}
-
-function messageList(cursor: JsonScan, body: Buffer, found: Found): void {
-  cursor.at += 1;
-  if (cursor.peek() === 0x5d) {
-    cursor.at += 1;
-    return;
-  }
-  for (;;) {
-    message(cursor, body, found);
-    const next = cursor.peek();
-    cursor.at += 1;
-    if (next === 0x5d) return;
-    if (next !== 0x2c) throw new JsonProblem(cursor.at - 1, "expected ',' or ']'");
-  }
-}
-
-function message(cursor: JsonScan, body: Buffer, found: Found): void {
-  const first = cursor.peek();
-  const start = cursor.at;
-  let role = "";
-  let calls = false;
-  if (first !== 0x7b) {
-    cursor.value(2);
-  } else {
-    cursor.at += 1;
-    if (cursor.peek() === 0x7d) {
-      cursor.at += 1;
+      this.#modelSeen = true;
+      this.#model = first === BYTE.quote ? cursor.text(start, cursor.at, cursor.escaped) : undefined;
+    } else if (cursor.keyIs("stream")) {
+      cursor.value(1);
+      this.#stream = first === TRUE;
+    } else if (cursor.keyIs("stream_options")) {
+      cursor.value(1);
+      this.#streamOptions = { start, end: cursor.at };
     } else {
-      members(cursor, (key) => {
-        const kind = cursor.peek();
-        const from = cursor.at;
-        cursor.value(3);
-        if (key === "role" && kind === 0x22) role = stringAt(body, from, cursor.at, cursor.escaped);
-        else if (key === "tool_calls") calls = kind === 0x5b;
-      });
+      cursor.value(1);
     }
   }
-  found.messages.push({ start, end: cursor.at, role });
-  if (role === "assistant") found.calling = calls ? { start, end: cursor.at } : undefined;
+
+  #asksForUsage(): boolean {
+    const at = this.#streamOptions?.start;
+    return at !== undefined && memberValue(this.#cursor, at, "include_usage")?.first === TRUE;
+  }
+
+  #messageList(): void {
+    const cursor = this.#cursor;
+    if (!cursor.firstElement()) return;
+    do this.#message();
+    while (cursor.nextElement());
+  }
+
+  #message(): void {
+    const cursor = this.#cursor;
+    const isObject = cursor.peek() === BYTE.openObject;
+    const start = cursor.at;
+    let role = "";
+    let calls: ByteRange | undefined;
+    if (!isObject) {
+      cursor.value(2);
+    } else if (cursor.firstMember()) {
+      do {
+        const first = cursor.peek();
+        const from = cursor.at;
+        const isRole = cursor.keyIs("role");
+        const isCalls = !isRole && cursor.keyIs("tool_calls");
+        cursor.value(3);
+        if (isRole) role = first === BYTE.quote ? roleText(cursor, from) : "";
+        else if (isCalls) calls = first === BYTE.openArray ? { start: from, end: cursor.at } : undefined;
+      } while (cursor.nextMember());
+    }
+    this.#messages.push({ start, end: cursor.at, role });
+    if (role === "assistant") this.#calls = calls;
+  }
 }
 
-type LooseCall = {
-  readonly id?: unknown;
-  readonly function?: { readonly name?: unknown; readonly arguments?: unknown } | null;
-} | null;
+const ROLES = ["user", "assistant", "tool", "system", "developer"] as const;
 
-/** The tool calls of an assistant message as it echoes them; what has no function in it is left out. */
-function toolCallsOf(body: Buffer, range: ByteRange | undefined): readonly EchoedToolCall[] {
-  if (range === undefined) return [];
-  const parsed = JSON.parse(body.toString("utf8", range.start, range.end)) as { readonly tool_calls?: unknown };
-  if (!Array.isArray(parsed.tool_calls)) return [];
-  return (parsed.tool_calls as LooseCall[]).flatMap((call) => {
-    const name = call?.function?.name;
-    if (typeof name !== "string") return [];
-    const text = call?.function?.arguments;
-    return [
-      {
-        id: typeof call?.id === "string" ? call.id : "",
-        name,
-        // Some clients send the arguments as an object: its text is compared in canonical form anyway.
-        arguments: typeof text === "string" ? text : JSON.stringify(text ?? ""),
-      },
-    ];
-  });
+/** The string that ends at the cursor. A role that is known needs no new string: a conversation has hundreds. */
+function roleText(cursor: JsonScan, start: number): string {
+  const { bytes, at, escaped } = cursor;
+  if (!escaped) {
+    for (const role of ROLES) if (isAt(bytes, start + 1, at - 1, role)) return role;
+  }
+  return cursor.text(start, at, escaped);
+}
+
+function isAt(bytes: Buffer, start: number, end: number, word: string): boolean {
+  if (end - start !== word.length) return false;
+  for (let index = 0; index < word.length; index += 1) {
+    if (bytes[start + index] !== word.charCodeAt(index)) return false;
+  }
+  return true;
+}
+
+/** A value in a scanned body, and the byte with which it begins. */
+export type FoundValue = ByteRange & { readonly first: number };
+
+/**
+ * The value of the last member of that name in the object at `at`; undefined when there is none, or no object.
+ * The bytes were scanned before.
+ */
+export function memberValue(cursor: JsonScan, at: number, name: string): FoundValue | undefined {
+  cursor.at = at;
+  let found: FoundValue | undefined;
+  if (cursor.peek() !== BYTE.openObject || !cursor.firstMember()) return undefined;
+  do {
+    const first = cursor.peek();
+    const start = cursor.at;
+    const isIt = cursor.keyIs(name);
+    cursor.value(0);
+    if (isIt) found = { start, end: cursor.at, first };
+  } while (cursor.nextMember());
+  return found;
+}
+
+/** The tool calls in the list at `at`, as the client echoes them; what names no function is left out. */
+function echoedCalls(cursor: JsonScan, at: number): readonly EchoedToolCall[] {
+  const calls: EchoedToolCall[] = [];
+  cursor.at = at;
+  if (!cursor.firstElement()) return calls;
+  do {
+    const first = cursor.peek();
+    const start = cursor.at;
+    cursor.value(0);
+    const end = cursor.at;
+    const call = first === BYTE.openObject ? echoedCall(cursor, start) : undefined;
+    if (call !== undefined) calls.push(call);
+    if (calls.length > CALLS_MAX) return [];
+    cursor.at = end;
+  } while (cursor.nextElement());
+  return calls;
+}
+
+function echoedCall(cursor: JsonScan, start: number): EchoedToolCall | undefined {
+  // A custom tool has its text in `input` instead of arguments.
+  const described = memberValue(cursor, start, "function") ?? memberValue(cursor, start, "custom");
+  if (described === undefined) return undefined;
+  const name = stringOf(cursor, memberValue(cursor, described.start, "name"));
+  if (name === undefined) return undefined;
+  const value = memberValue(cursor, described.start, "arguments") ?? memberValue(cursor, described.start, "input");
+  return {
+    id: stringOf(cursor, memberValue(cursor, start, "id")) ?? "",
+    name,
+    // Some clients send the arguments as an object: its text counts, which the canonical form makes comparable.
+    arguments:
+      stringOf(cursor, value) ?? (value === undefined ? "" : cursor.bytes.toString("utf8", value.start, value.end)),
+  };
+}
+
+function stringOf(cursor: JsonScan, value: FoundValue | undefined): string | undefined {
+  if (value?.first !== BYTE.quote) return undefined;
+  const { start, end } = value;
+  return cursor.text(start, end, cursor.bytes.subarray(start, end).includes(BYTE.backslash));
 }

@@ -1,12 +1,16 @@
 /**
  * By what a run is recognised without our header: the keys of a request (to look up) and of an answer (to remember), as
- * hashes that are scoped to the principal (spec 8, Which run is this?). Which run a key belongs to is the scheduler's.
+ * hashes that are scoped to the principal and the model (spec 8, Which run is this?). To which run a key belongs is the
+ * scheduler's to know; so is rule 1, which needs no key. The decisions behind the forms are in docs/run-identity.md.
+ *
+ * K1: a key that an answer leaves and a key that the next request shows are made by the same function, from the same parts.
+ * K2: no part of a key can be read as another part: each is delimited.
  */
 import { createHash, hash } from "node:crypto";
 import type { PrincipalId } from "../base/ids.ts";
 import type { IdentityKey } from "../wire/admission.ts";
 import { canonicalJson } from "./canonical-json.ts";
-import type { EchoedToolCall, IdentityKeys, RequestScan, TapFindings } from "./inspection.ts";
+import type { AnsweredToolCall, EchoedToolCall, IdentityKeys, RequestScan, TapFindings } from "./inspection.ts";
 
 /** Whose conversation, with which model: equal values of two principals or models never meet. */
 type Scope = { readonly principal: PrincipalId; readonly model: string };
@@ -18,22 +22,42 @@ export type RequestIdentity = {
   readonly prefix: string | undefined;
 };
 
-/** Keys of a request: the tool calls that it echoes (rule 7), and the conversation before its last answer (rule 9). */
+/**
+ * So many answers back a request is looked for by its prefix. One is the rule; a client that splits an answer into two
+ * messages, or puts words into the model's mouth, needs the next.
+ */
+const PREFIXES_MAX = 3;
+
+/**
+ * Keys of a request: the tool calls that it echoes (rule 7), then the conversation before its last answers (rule 9),
+ * longest first.
+ */
 export function requestIdentity(scope: Scope, body: Buffer, scan: RequestScan): RequestIdentity {
   const keys = scan.lastToolCalls.length === 0 ? [] : toolCallKeys(scope, scan.lastToolCalls);
-  const { before, whole } = prefixes(scope, body, scan);
-  if (before !== undefined) keys.push({ source: "prefix", hash: before, weak: true });
+  const { known, whole } = prefixes(scope, body, scan);
+  for (const prefix of known) keys.push(prefixKey(prefix));
   return { keys, prefix: whole };
 }
 
-/** Keys of an answer: its tool calls, and the messages of its request. */
+/**
+ * Keys of an answer: its tool calls, of each choice by itself since a client goes on with one, and the prefix that its
+ * request left.
+ */
 export function answerKeys(
   scope: Scope & { readonly prefix: string | undefined },
-  findings: TapFindings,
+  findings: Pick<TapFindings, "toolCalls">,
 ): IdentityKeys {
-  const keys = findings.toolCalls.length === 0 ? [] : toolCallKeys(scope, findings.toolCalls);
-  if (scope.prefix !== undefined) keys.push({ source: "prefix", hash: scope.prefix, weak: true });
+  const keys: IdentityKey[] = [];
+  for (const calls of byChoice(findings.toolCalls)) keys.push(...toolCallKeys(scope, calls));
+  if (scope.prefix !== undefined) keys.push(prefixKey(scope.prefix));
   return keys;
+}
+
+function byChoice(calls: readonly AnsweredToolCall[]): Iterable<readonly AnsweredToolCall[]> {
+  const first = calls[0]?.choice;
+  if (first === undefined) return [];
+  if (calls.every(({ choice }) => choice === first)) return [calls];
+  return Map.groupBy(calls, ({ choice }) => choice).values();
 }
 
 /** The exact key, and behind it ids and names alone, for clients that change the arguments. */
@@ -41,13 +65,18 @@ function toolCallKeys(scope: Scope, calls: readonly EchoedToolCall[]): IdentityK
   const exact = calls.map(({ id, name, arguments: text }) => JSON.stringify([id, name, canonicalJson(text)])).sort();
   const names = calls.map(({ id, name }) => JSON.stringify([id, name])).sort();
   return [
-    { source: "tool-calls", hash: keyOf("calls", scope, exact.join("\n")) },
-    { source: "tool-calls", hash: keyOf("names", scope, names.join("\n")) },
+    { source: "tool-calls", hash: short(hash("sha256", seed("calls", scope) + exact.join("\n"), "base64url")) },
+    { source: "tool-calls", hash: short(hash("sha256", seed("names", scope) + names.join("\n"), "base64url")) },
   ];
 }
 
-function keyOf(rule: string, { principal, model }: Scope, text: string): string {
-  return short(hash("sha256", `${rule}\n${principal}\n${model}\n${text}`, "base64url"));
+function prefixKey(digest: string): IdentityKey {
+  return { source: "prefix", hash: digest, weak: true };
+}
+
+/** What every key begins with. A model's name is the client's: JSON keeps it from running into what follows. */
+function seed(rule: string, { principal, model }: Scope): string {
+  return `${rule}\n${JSON.stringify([principal, model])}\n`;
 }
 
 /** 132 bits: enough that two keys never meet, and small in the scheduler's table. */
@@ -56,28 +85,30 @@ function short(digest: string): string {
 }
 
 /**
- * Digests over the bytes of the messages, from the first one: up to the one before the last answer, and over all. The
- * bytes as they were sent, since a client writes its earlier messages in the same way again; a client that does not is
- * not recognised by this rule, which only gives a preference anyway.
+ * Digests over the bytes of the messages, from the first one: up to the ones before the last answers, and over all.
+ * The bytes as they were sent, since a client writes its earlier messages in the same way again; one that does not is
+ * not recognised by this rule, which is the last one anyway.
  */
 function prefixes(
-  { principal, model }: Scope,
+  scope: Scope,
   body: Buffer,
-  scan: RequestScan,
-): { readonly before: string | undefined; readonly whole: string | undefined } {
-  const { messages } = scan;
+  { messages }: RequestScan,
+): { readonly known: readonly string[]; readonly whole: string | undefined } {
   const first = messages[0];
   const last = messages.at(-1);
-  if (first === undefined || last === undefined) return { before: undefined, whole: undefined };
-  const digest = createHash("sha256").update(`prefix\n${principal}\n${model}\n`);
-  const answerAt = messages.findLastIndex(({ role }) => role === "assistant");
-  const known = answerAt > 0 ? messages[answerAt - 1] : undefined;
-  if (known === undefined) {
-    const whole = digest.update(body.subarray(first.start, last.end)).digest("base64url");
-    return { before: undefined, whole: short(whole) };
+  if (first === undefined || last === undefined) return { known: [], whole: undefined };
+  const ends: number[] = [];
+  for (let at = messages.length - 1; at > 0 && ends.length < PREFIXES_MAX; at -= 1) {
+    if (messages[at]?.role === "assistant") ends.push(messages[at - 1]?.end ?? first.end);
   }
-  digest.update(body.subarray(first.start, known.end));
-  const before = digest.copy().digest("base64url");
-  const whole = digest.update(body.subarray(known.end, last.end)).digest("base64url");
-  return { before: short(before), whole: short(whole) };
+  const digest = createHash("sha256").update(seed("prefix", scope));
+  const known: string[] = [];
+  let from = first.start;
+  for (const end of ends.reverse()) {
+    digest.update(body.subarray(from, end));
+    known.push(short(digest.copy().digest("base64url")));
+    from = end;
+  }
+  const whole = short(digest.update(body.subarray(from, last.end)).digest("base64url"));
+  return { known: known.reverse(), whole };
 }
