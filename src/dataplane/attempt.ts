@@ -187,7 +187,10 @@ export function retryAfterMs(
 ): number {
   const { retryAfterDefaultMs, retryAfterHonouredMaxMs } = limits;
   if (text === undefined) return retryAfterDefaultMs;
-  const wantedMs = /^\d{1,9}$/.test(text) ? Number(text) * 1000 : Date.parse(text) - Date.now();
+  const isSeconds = /^\d{1,9}$/.test(text);
+  // Date.parse takes almost anything for a date: only the form of HTTP begins with a day's name.
+  if (!isSeconds && !/^[A-Z][a-z]{2}, /.test(text)) return retryAfterDefaultMs;
+  const wantedMs = isSeconds ? Number(text) * 1000 : Date.parse(text) - Date.now();
   if (Number.isNaN(wantedMs)) return retryAfterDefaultMs;
   return Math.max(0, Math.min(retryAfterHonouredMaxMs, wantedMs));
 }

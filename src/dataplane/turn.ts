@@ -54,8 +54,12 @@ export function takeTurn(arrival: TurnArrival): void {
   exchange.onGone = turn.onGone;
   exchange.readBody(host.limits.bodyBytesMax, (body) => {
     if (turn.phase.kind !== "reading") return;
-    if (body === "aborted") finishGone(turn);
-    else readWhole(turn, arrival, body);
+    try {
+      if (body === "aborted") finishGone(turn);
+      else readWhole(turn, arrival, body);
+    } catch (error) {
+      turn.fault(error);
+    }
   });
 }
 
@@ -216,7 +220,7 @@ class TurnObject implements Turn {
     try {
       this.#admitted(replicaId, run, source);
     } catch (error) {
-      this.#fault(error);
+      this.fault(error);
     }
   }
 
@@ -258,7 +262,7 @@ class TurnObject implements Turn {
     try {
       takeHead(this, head);
     } catch (error) {
-      this.#fault(error);
+      this.fault(error);
     }
   }
 
@@ -266,7 +270,7 @@ class TurnObject implements Turn {
     try {
       takePayload(this, buffer, start, end);
     } catch (error) {
-      this.#fault(error);
+      this.fault(error);
     }
   }
 
@@ -274,7 +278,7 @@ class TurnObject implements Turn {
     try {
       takeFrames(this, buffer, start, end);
     } catch (error) {
-      this.#fault(error);
+      this.fault(error);
     }
   }
 
@@ -282,7 +286,7 @@ class TurnObject implements Turn {
     try {
       takeEnd(this);
     } catch (error) {
-      this.#fault(error);
+      this.fault(error);
     }
   }
 
@@ -292,12 +296,12 @@ class TurnObject implements Turn {
       if (phase.kind === "attempt") attemptFailed(this, phase, failure);
       else if (phase.kind === "answering") relayFailed(this, phase, failure);
     } catch (error) {
-      this.#fault(error);
+      this.fault(error);
     }
   }
 
   /** A bug of ours ends this turn, not the process with everybody else's. */
-  #fault(error: unknown): void {
+  fault(error: unknown): void {
     const { host } = this;
     host.log("error", "turn-fault", { turn: this.id, error: error instanceof Error ? error.stack : String(error) });
     finishWithError(this, {

@@ -323,7 +323,9 @@ export type Ask = {
 /** Sends a request on a connection of its own. */
 export function send(port: number, ask: Ask = {}): Pending {
   const { method = "POST", path = "/v1/chat/completions", headers = {}, body } = ask;
-  const bytes = body === undefined || typeof body === "string" || Buffer.isBuffer(body) ? body : JSON.stringify(body);
+  const text = body === undefined || typeof body === "string" || Buffer.isBuffer(body) ? body : JSON.stringify(body);
+  // As bytes: with a string node sends the headers in the body's encoding.
+  const bytes = text === undefined ? undefined : Buffer.from(text as string);
   const chunks: Buffer[] = [];
   let response: http.IncomingMessage | undefined;
   const request = http.request({

@@ -1,0 +1,440 @@
+/** What passes to an engine and what comes back (spec 3, Headers and Forwarding). */
+import { describe, expect, it } from "vitest";
+import {
+  answerJson,
+  CHAT,
+  endpointOf,
+  EVENTS,
+  send,
+  startEngine,
+  startWorld,
+  streamAll,
+  until,
+  WHOLE_STREAM,
+} from "./support.ts";
+
+const SENT = {
+  accept: "text/event-stream",
+  "user-agent": "agent/1",
+  "x-custom": "kept",
+  "x-claude-code-session-id": "s-1",
+  "anthropic-version": "2023-06-01",
+  "openai-organization": "org",
+  traceparent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+  tracestate: "a=b",
+  authorization: "Bearer client-secret",
+  "x-api-key": "client-secret",
+  "api-key": "client-secret",
+  "x-goog-api-key": "client-secret",
+  cookie: "session=client-secret",
+  "proxy-authorization": "Basic client-secret",
+  "proxy-connection": "keep-alive",
+  forwarded: "for=1.2.3.4",
+  "x-forwarded-for": "1.2.3.4",
+  "x-forwarded-proto": "https",
+  "x-real-ip": "1.2.3.4",
+  "accept-encoding": "gzip, br",
+  te: "trailers",
+  connection: "x-per-hop, keep-alive",
+  "x-per-hop": "dropped",
+  "keep-alive": "timeout=5",
+  "x-luftpause-run-id": "r-1",
+  "x-luftpause-class": "batch",
+  "x-luftpause-caller": "me",
+  "x-luftpause-principal": "other",
+  "x-luftpause-anything": "dropped",
+} as const;
+
+describe("request headers", () => {
+  it("pass to a self-hosted engine but for hop-by-hop ones, credentials, addresses and ours", async () => {
+    const world = await startWorld({ endpoint: { apiKey: "engine-key" } });
+    world.engine.onRequest = answerJson;
+    await world.chat({}, SENT).answer;
+    const { host, "content-length": length, ...headers } = world.engine.requests[0]?.headers ?? {};
+    expect(host).toBe(`127.0.0.1:${world.engine.port}`);
+    expect(length).toBe(String(JSON.stringify(CHAT).length));
+    expect(headers).toEqual({
+      accept: "text/event-stream",
+      "content-type": "application/json",
+      "user-agent": "agent/1",
+      "x-custom": "kept",
+      "x-claude-code-session-id": "s-1",
+      "anthropic-version": "2023-06-01",
+      "openai-organization": "org",
+      traceparent: SENT.traceparent,
+      tracestate: "a=b",
+      "accept-encoding": "identity",
+      authorization: "Bearer engine-key",
+      "x-luftpause-hop": "hop-dp",
+      connection: "keep-alive",
+    });
+  });
+
+  it("pass to a hosted endpoint only from the short list and by forwardHeaders", async () => {
+    const world = await startWorld({
+      endpoint: { engine: "hosted", apiKey: "engine-key", forwardHeaders: ["x-custom"] },
+    });
+    world.engine.onRequest = answerJson;
+    await world.chat({}, { ...SENT, "X-Custom": "kept" }).answer;
+    const { host: _host, "content-length": _length, ...headers } = world.engine.requests[0]?.headers ?? {};
+    expect(headers).toEqual({
+      accept: "text/event-stream",
+      "content-type": "application/json",
+      "user-agent": "agent/1",
+      "x-custom": "kept",
+      "anthropic-version": "2023-06-01",
+      "openai-organization": "org",
+      "accept-encoding": "identity",
+      authorization: "Bearer engine-key",
+      "x-luftpause-hop": "hop-dp",
+      connection: "keep-alive",
+    });
+  });
+
+  it("count as hosted what the prober found out", async () => {
+    const world = await startWorld({ endpoint: { engine: "auto" } });
+    world.engine.onRequest = answerJson;
+    world.pool([{ engine: "hosted" }]);
+    await world.chat({}, { "x-custom": "1" }).answer;
+    expect(world.engine.requests[0]?.headers["x-custom"]).toBeUndefined();
+  });
+
+  it("carry no key when the endpoint has none, whatever the client sent", async () => {
+    const world = await startWorld();
+    world.engine.onRequest = answerJson;
+    await world.chat({}, { authorization: "Bearer client-secret" }).answer;
+    expect(world.engine.requests[0]?.headers["authorization"]).toBeUndefined();
+  });
+
+  it("are built anew for each attempt: the first engine's key never reaches the second", async () => {
+    const second = await startEngine(streamAll);
+    const first = await startEngine((_request, reply) => reply.whole(503, {}, "full"));
+    const world = await startWorld({
+      endpoints: [
+        endpointOf("a", first.url, { apiKey: "key-a" }),
+        endpointOf("b", `${second.url}/prefix`, { apiKey: "key-b", splice: true }),
+      ],
+    });
+    const turn = world.chat({ stream: true }, { "x-custom": "1" });
+    await until("it was pushed back", () => world.scheduler.of("pushed-back").length === 1);
+    world.scheduler.admit(world.scheduler.lastTurn, "b");
+    const answer = await turn.answer;
+    expect(answer.headers).toMatchObject({
+      "x-luftpause-replica": "b",
+      "x-luftpause-spliced": "stream_options.include_usage",
+    });
+    expect(first.requests[0]?.headers["authorization"]).toBe("Bearer key-a");
+    expect(second.requests[0]?.headers["authorization"]).toBe("Bearer key-b");
+    expect(second.requests[0]?.path).toBe("/prefix/v1/chat/completions");
+    expect(first.requests[0]?.body.toString()).toBe(JSON.stringify({ ...CHAT, stream: true }));
+  });
+
+  it("name the proxies on the way, so that a loop over two of them ends", async () => {
+    const world = await startWorld();
+    world.engine.onRequest = answerJson;
+    await world.chat({}, { "x-luftpause-hop": "other" }).answer;
+    expect(world.engine.requests[0]?.headers["x-luftpause-hop"]).toBe("other, hop-dp");
+    const loop = await world.chat({}, { "x-luftpause-hop": Array.from({ length: 17 }, (_, at) => `p${at}`).join(",") })
+      .answer;
+    expect(loop.status).toBe(508);
+  });
+});
+
+describe("what the client says about a turn", () => {
+  it("reaches the scheduler: run, class, caller, model, API, trace", async () => {
+    const world = await startWorld();
+    world.engine.onRequest = answerJson;
+    await world.chat({}, SENT).answer;
+    expect(world.scheduler.of("requested")[0]).toEqual({
+      type: "requested",
+      turn: expect.stringMatching(/^turn-dp-/),
+      principal: "default",
+      caller: "me",
+      class: "batch",
+      model: "m",
+      api: "chat",
+      run: "r-1",
+      keys: [],
+      freshRun: expect.stringMatching(/^run-dp-/),
+      side: false,
+      heldMs: 0,
+      attempt: 0,
+      traceparent: SENT.traceparent,
+    });
+  });
+
+  it("is interactive, anonymous and new where nothing is said, and a malformed trace is none", async () => {
+    const world = await startWorld();
+    world.engine.onRequest = answerJson;
+    await world.chat({}, { traceparent: "00-zz" }).answer;
+    const request = world.scheduler.of("requested")[0];
+    expect(request).toMatchObject({ principal: "default", caller: "", class: "interactive", run: undefined });
+    expect(request).not.toHaveProperty("traceparent");
+  });
+
+  it.each([
+    ["c".repeat(200), "c".repeat(128)],
+    [`${"c".repeat(127)}é`, "c".repeat(127)],
+    [`${"c".repeat(126)}é!`, `${"c".repeat(126)}é`],
+    [`${"c".repeat(125)}漢x`, `${"c".repeat(125)}漢`],
+    ["日本語", "日本語"],
+  ])("cuts a caller at 128 bytes, never inside a character: %s", async (caller, expected) => {
+    const world = await startWorld();
+    world.engine.onRequest = answerJson;
+    await world.chat({}, { "x-luftpause-caller": Buffer.from(caller, "utf8").toString("latin1") }).answer;
+    expect(world.scheduler.of("requested")[0]?.caller).toBe(expected);
+  });
+
+  it("keeps two callers apart whose names are no UTF-8", async () => {
+    const world = await startWorld();
+    world.engine.onRequest = answerJson;
+    await world.chat({}, { "x-luftpause-caller": "\xff" }).answer;
+    await world.chat({}, { "x-luftpause-caller": "\xfe" }).answer;
+    const [first, second] = world.scheduler.of("requested");
+    expect(first?.caller).not.toBe(second?.caller);
+  });
+
+  it("takes the longest run id: 256 bytes", async () => {
+    const world = await startWorld();
+    world.engine.onRequest = answerJson;
+    const run = "~".repeat(256);
+    const answer = await world.chat({}, { "x-luftpause-run-id": run }).answer;
+    expect(answer.headers["x-luftpause-run-id"]).toBe(run);
+  });
+
+  it("lowers a class that the principal may not use, and says so", async () => {
+    const principals = [{ name: "ci" as never, token: "t", classes: ["batch"] as const }];
+    const world = await startWorld({ auth: { principals } });
+    world.engine.onRequest = answerJson;
+    const lowered = await world.chat({}, { authorization: "Bearer t", "x-luftpause-class": "interactive" }).answer;
+    expect(lowered.headers["x-luftpause-class"]).toBe("batch");
+    const asked = await world.chat({}, { authorization: "Bearer t", "x-luftpause-class": "batch" }).answer;
+    expect(asked.headers["x-luftpause-class"]).toBeUndefined();
+    expect(world.scheduler.of("requested").map((one) => [one.class, one.principal])).toEqual([
+      ["batch", "ci"],
+      ["batch", "ci"],
+    ]);
+  });
+
+  it("lets our own services alone name another principal, whose classes count then", async () => {
+    const principals = [{ name: "ci" as never, token: "t", classes: ["batch"] as const }];
+    const world = await startWorld({
+      auth: { principals, serviceToken: "service" },
+      options: { classesOf: (name) => (name === "ci" ? ["batch"] : undefined) },
+    });
+    world.engine.onRequest = answerJson;
+    const named = { "x-luftpause-principal": "ci" };
+    const answer = await world.chat({}, { authorization: "Bearer service", ...named }).answer;
+    expect(answer.headers["x-luftpause-class"]).toBe("batch");
+    await world.chat({}, { authorization: "Bearer t", "x-luftpause-principal": "somebody" }).answer;
+    expect(world.scheduler.of("requested").map((one) => one.principal)).toEqual(["ci", "ci"]);
+  });
+});
+
+describe("answer headers", () => {
+  it("come back end to end; hop-by-hop ones, those named in connection, and what an engine may not say are dropped", async () => {
+    const world = await startWorld();
+    world.engine.onRequest = (_request, reply) =>
+      reply.raw(
+        [
+          "HTTP/1.1 201 Created",
+          "content-type: application/json; charset=utf-8",
+          "x-request-id: r-7",
+          "openai-processing-ms: 12",
+          "set-cookie: a=1",
+          "set-cookie: b=2",
+          "server: uvicorn",
+          "server: nginx",
+          "date: Thu, 01 Jan 1970 00:00:00 GMT",
+          "connection: x-per-hop",
+          "x-per-hop: dropped",
+          "keep-alive: timeout=5",
+          "proxy-authenticate: Basic",
+          "trailer: x",
+          "upgrade: h2c",
+          "x-luftpause-run-id: forged",
+          "x-luftpause-class: forged",
+          "content-length: 2",
+          "",
+          "{}",
+        ].join("\r\n"),
+      );
+    const answer = await world.chat({}, { "x-luftpause-run-id": "r" }).answer;
+    expect(answer.status).toBe(201);
+    const { date, connection: _connection, ...headers } = answer.headers;
+    expect(headers).toEqual({
+      "x-luftpause-run-id": "r",
+      "x-luftpause-run-source": "header",
+      "x-luftpause-replica": "a",
+      "content-type": "application/json; charset=utf-8",
+      "x-request-id": "r-7",
+      "openai-processing-ms": "12",
+      "set-cookie": ["a=1", "b=2"],
+      server: "uvicorn",
+      "content-length": "2",
+    });
+    expect(date).not.toContain("1970");
+    expect(answer.rawHeaders.filter((name) => name.toLowerCase() === "date")).toHaveLength(1);
+  });
+
+  it("of a stream lose a lying content-length: the whole body arrives", async () => {
+    const world = await startWorld();
+    world.engine.onRequest = (_request, reply) =>
+      reply.raw(
+        `HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: ${WHOLE_STREAM.length}\r\n\r\n${WHOLE_STREAM}`,
+      );
+    const answer = await world.chat({ stream: true }).answer;
+    expect(answer.headers["content-length"]).toBeUndefined();
+    expect(answer.headers["transfer-encoding"]).toBe("chunked");
+    expect(answer.text).toBe(WHOLE_STREAM);
+  });
+
+  it("keep the engine's content-type, and a 204 stays a 204", async () => {
+    const world = await startWorld();
+    world.engine.onRequest = (_request, reply) => reply.raw("HTTP/1.1 204 No Content\r\nx-a: b\r\n\r\n");
+    const answer = await world.chat().answer;
+    expect([answer.status, answer.text, answer.headers["x-a"], answer.clean]).toEqual([204, "", "b", true]);
+    await until("the turn has ended", () => world.dataplane.openTurns().length === 0);
+  });
+
+  it("follow no redirect of an engine", async () => {
+    const world = await startWorld();
+    world.engine.onRequest = (_request, reply) => reply.whole(307, { location: "http://127.0.0.1:1/" }, "");
+    const answer = await world.chat().answer;
+    expect([answer.status, world.engine.requests.length]).toEqual([307, 1]);
+  });
+
+  it("pass a compressed body unchanged although it was not asked for", async () => {
+    const world = await startWorld({ endpoint: { splice: true } });
+    const bytes = Buffer.from([0x1f, 0x8b, 8, 0, 1, 2, 3, 0xff, 0x0a, 0x0a]);
+    world.engine.onRequest = (_request, reply) => {
+      reply.stream({ "content-type": "text/event-stream", "content-encoding": "gzip" });
+      reply.chunk(bytes);
+      reply.end();
+    };
+    const answer = await world.chat({ stream: true }).answer;
+    expect(answer.body).toEqual(bytes);
+    expect(answer.headers["content-encoding"]).toBe("gzip");
+    expect(answer.clean).toBe(true);
+    await until("the end is reported", () => world.scheduler.of("finished").length === 1);
+  });
+});
+
+describe("the include_usage splice", () => {
+  it.each([true, false])("asks for usage and cuts its chunk out again (fast lane: %s)", async (lane) => {
+    const world = await startWorld({ lane, endpoint: { splice: true } });
+    world.engine.onRequest = streamAll;
+    const body = `{"model":"m", "messages":[{"role":"user","content":"x"}], "stream":true}`;
+    const answer = await send(world.port, { body }).answer;
+    expect(JSON.parse(world.engine.requests[0]?.body.toString() ?? "")).toEqual({
+      ...JSON.parse(body),
+      stream_options: { include_usage: true },
+    });
+    expect(world.engine.requests[0]?.body.toString().startsWith(body.slice(0, -1))).toBe(true);
+    expect(answer.text).toBe(WHOLE_STREAM.replace(EVENTS[4], ""));
+    expect(answer.headers["x-luftpause-spliced"]).toBe("stream_options.include_usage");
+    await until("the end is reported", () => world.scheduler.of("finished").length === 1);
+    expect(world.scheduler.of("finished")[0]).toMatchObject({
+      usage: { promptTokens: 9, completionTokens: 3, cachedTokens: 4 },
+    });
+  });
+
+  it.each([
+    ["the client asked itself", { stream: true, stream_options: { include_usage: true } }, true],
+    ["the client does not stream", {}, true],
+    ["the endpoint has splice: false", { stream: true }, false],
+  ])("leaves the body alone when %s", async (_when, fields, splice) => {
+    const world = await startWorld({ endpoint: { splice } });
+    world.engine.onRequest = "stream" in fields ? streamAll : answerJson;
+    const answer = await world.chat(fields).answer;
+    expect(world.engine.requests[0]?.body.toString()).toBe(JSON.stringify({ ...CHAT, ...fields }));
+    expect(answer.headers["x-luftpause-spliced"]).toBeUndefined();
+    if ("stream" in fields) expect(answer.text).toBe(WHOLE_STREAM);
+  });
+});
+
+describe("flow", () => {
+  it.each([true, false])("a slow client slows the engine's socket, not our memory (fast lane: %s)", async (lane) => {
+    const world = await startWorld({ lane });
+    const event = `data: {"choices":[{"index":0,"delta":{"content":"${"x".repeat(16_000)}"},"finish_reason":null}]}\n\n`;
+    const total = 4_000; // 64 MB: far more than any socket buffer
+    let sent = 0;
+    world.engine.onRequest = (_request, reply) => {
+      reply.stream();
+      const feed = (): void => {
+        while (sent < total && !reply.full && !reply.closed) {
+          reply.chunk(event);
+          sent += 1;
+        }
+        if (sent < total && !reply.closed) setTimeout(feed, 1);
+        else if (!reply.closed) reply.raw(`${Buffer.byteLength(EVENTS[5]).toString(16)}\r\n${EVENTS[5]}\r\n0\r\n\r\n`);
+      };
+      feed();
+    };
+    const turn = world.chat({ stream: true });
+    await until("it flows", () => turn.text().length > 0);
+    turn.pause();
+    let last = -1;
+    // The engine comes to a stop by itself when nobody takes its bytes.
+    await until(
+      "the engine is stopped",
+      () => {
+        const stopped = sent === last && (world.engine.replies[0]?.full ?? false);
+        last = sent;
+        return stopped;
+      },
+      15_000,
+    );
+    expect(sent).toBeLessThan(total);
+    turn.resume();
+    const answer = await turn.answer;
+    expect(answer.clean).toBe(true);
+    expect(answer.body.length).toBe(Buffer.byteLength(event) * total + EVENTS[5].length);
+  });
+
+  it("carries a large body of a request and gives it free after the engine's first byte", async () => {
+    const world = await startWorld();
+    world.engine.onRequest = answerJson;
+    const content = "y".repeat(3_000_000);
+    const answer = await world.chat({ messages: [{ role: "user", content }] }).answer;
+    expect(answer.status).toBe(200);
+    expect(world.engine.requests[0]?.body.length).toBeGreaterThan(3_000_000);
+    expect(await world.metric("held_body_bytes")).toBe("luftpause_dataplane_held_body_bytes 0");
+  });
+
+  it("serves 300 streams to one replica at once", async () => {
+    const world = await startWorld();
+    world.engine.onRequest = (_request, reply) => {
+      reply.stream();
+      reply.chunk(EVENTS[0] + EVENTS[1]);
+    };
+    const turns = Array.from({ length: 300 }, () => world.chat({ stream: true }));
+    await until("all are open", () => world.engine.replies.length === 300, 15_000);
+    expect(world.engine.openConnections).toBe(300);
+    for (const reply of world.engine.replies) {
+      reply.chunk(EVENTS.slice(2).join(""));
+      reply.end();
+    }
+    const answers = await Promise.all(turns.map((turn) => turn.answer));
+    expect(answers.every((answer) => answer.text === WHOLE_STREAM && answer.clean)).toBe(true);
+  });
+});
+
+describe("the completions route", () => {
+  it("is a turn like any other, on its own path", async () => {
+    const world = await startWorld();
+    const text = `data: {"id":"cmpl-1","choices":[{"index":0,"text":"on","finish_reason":null}]}\n\ndata: {"id":"cmpl-1","choices":[{"index":0,"text":"","finish_reason":"stop"}]}\n\ndata: [DONE]\n\n`;
+    world.engine.onRequest = (_request, reply) => {
+      reply.stream();
+      reply.chunk(text);
+      reply.end();
+    };
+    const answer = await world.send({ path: "/v1/completions", body: { model: "m", prompt: "x", stream: true } })
+      .answer;
+    expect(answer.text).toBe(text);
+    expect(world.engine.requests[0]?.path).toBe("/v1/completions");
+    expect(world.scheduler.of("requested")[0]?.api).toBe("completions");
+    await until("the end is reported", () => world.scheduler.of("finished").length === 1);
+    expect(world.scheduler.story()).toEqual(["requested", "started", "finished"]);
+  });
+});
