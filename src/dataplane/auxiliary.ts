@@ -63,9 +63,13 @@ export class AuxiliaryRequest implements EngineHandler {
     this.#exchange.onGone = () => this.#gone();
     this.#exchange.readBody(this.#host.limits.bodyBytesMax, (body) => {
       if (this.#phase.kind !== "reading") return;
-      if (body === "aborted") this.#gone();
-      else if (body === "too-large") this.#refuseTooLarge();
-      else this.#take(body);
+      try {
+        if (body === "aborted") this.#gone();
+        else if (body === "too-large") this.#refuseTooLarge();
+        else this.#take(body);
+      } catch (error) {
+        this.#fault(error);
+      }
     });
   }
 
@@ -209,6 +213,12 @@ export class AuxiliaryRequest implements EngineHandler {
       },
       this,
     );
+  }
+
+  /** A bug of ours ends this request, not the process with everybody else's. */
+  #fault(error: unknown): void {
+    this.#host.log("error", "request-fault", { error: error instanceof Error ? error.stack : String(error) });
+    this.#fail({ code: "internal", message: "luftpause has made a mistake; its log says which" });
   }
 
   #gone(): void {

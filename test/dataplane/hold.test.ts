@@ -200,7 +200,7 @@ describe("a held turn that does not stream", () => {
     ["a time-out of nothing", { "x-stainless-timeout": "0" }, 590_000],
   ])("is answered before the deadline of %s", async (_who, headers, afterMs) => {
     const world = await startWorld();
-    const turn = await held(world, {}, headers as Record<string, string>);
+    const turn = await held(world, {}, headers);
     world.clock.advance(afterMs - 1);
     expect(world.scheduler.of("abandoned")).toHaveLength(0);
     world.clock.advance(1);
