@@ -42,6 +42,8 @@ STOPS.fill(1, 0, 0x20);
 STOPS[BYTE.quote] = 1;
 STOPS[BYTE.backslash] = 1;
 
+const NO_WORDS = new Int32Array(0);
+
 /** A cursor over JSON bytes. Methods move `at` behind what they read, or throw JsonProblem. */
 export class JsonScan {
   readonly bytes: Buffer;
@@ -60,7 +62,9 @@ export class JsonScan {
   constructor(bytes: Buffer) {
     this.bytes = bytes;
     this.#lead = Math.min(-bytes.byteOffset & 3, bytes.length);
-    this.#words = new Int32Array(bytes.buffer, bytes.byteOffset + this.#lead, (bytes.length - this.#lead) >> 2);
+    const words = (bytes.length - this.#lead) >> 2;
+    // A body that ends before its first whole word has no place that is aligned.
+    this.#words = words === 0 ? NO_WORDS : new Int32Array(bytes.buffer, bytes.byteOffset + this.#lead, words);
   }
 
   /** The next byte that is not white space, not consumed; -1 at the end. */

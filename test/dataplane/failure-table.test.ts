@@ -437,6 +437,17 @@ describe(FAILURE_ROWS.badRequest, () => {
   });
 });
 
+describe("a body of a few bytes", () => {
+  it.each(["{", "{}", "[]", "1", '""', "nul", "{}\n"])("is a 400 wherever it lies in its buffer: %s", async (body) => {
+    const world = await startWorld();
+    // Paths of different length shift the body against the words of the read buffer.
+    for (let shift = 0; shift < 4; shift += 1) {
+      const path = `/v1/chat/completions?${"x".repeat(shift)}`;
+      expect((await world.send({ body, path }).answer).status).toBe(400);
+    }
+  });
+});
+
 describe(FAILURE_ROWS.badToken, () => {
   it.each([
     ["none", {}],
