@@ -1,4 +1,4 @@
-import fc from "fast-check";
+import * as fc from "fast-check";
 import { describe, expect, it } from "vitest";
 import { createCuttingTap } from "../../src/dataplane/cutting-tap.ts";
 import { EXPECTED, foundBy, parts, read, WAYS_TO_WRITE, written, type Found } from "./streams.ts";
