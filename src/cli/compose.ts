@@ -13,6 +13,7 @@ import type { EndpointConfig } from "../wire/endpoint.ts";
 import { errorBody } from "../wire/errors.ts";
 import { authOf, limitsOf, schedulingOf } from "./config/resolve.ts";
 import type { Config } from "./config/schema.ts";
+import { CommandError, EXIT } from "./exit.ts";
 import { version } from "./version.ts";
 
 /** A log on stderr: readable on a terminal, JSON else. Stdout belongs to what a command prints. */
@@ -33,17 +34,23 @@ export function makeScheduler(config: Config, endpoints: readonly EndpointConfig
     scheduler.eventLog === null
       ? undefined
       : createEventLog({ ...scheduler.eventLog, version: version(), wallMs: Date.now, log });
-  return createScheduler({
-    config: schedulingOf(config, endpoints),
-    endpoints,
-    clock: REAL_CLOCK,
-    log,
-    tickMs: scheduler.tickMs,
-    probeEveryMs: scheduler.probeEveryMs,
-    probeTimeoutMs: scheduler.probeTimeoutMs,
-    connectTimeoutMs: limits.connectTimeoutMs,
-    eventLog,
-  });
+  try {
+    return createScheduler({
+      config: schedulingOf(config, endpoints),
+      endpoints,
+      clock: REAL_CLOCK,
+      log,
+      tickMs: scheduler.tickMs,
+      probeEveryMs: scheduler.probeEveryMs,
+      probeTimeoutMs: scheduler.probeTimeoutMs,
+      connectTimeoutMs: limits.connectTimeoutMs,
+      eventLog,
+    });
+  } catch (error) {
+    const { code, path } = error as NodeJS.ErrnoException;
+    if (code === undefined || path === undefined) throw error;
+    throw new CommandError(EXIT.config, `scheduler.eventLog.path: ${path} cannot be written (${code})`);
+  }
 }
 
 export type DataplaneParts = { readonly dataplane: Dataplane; close(): void };

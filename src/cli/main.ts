@@ -86,9 +86,10 @@ process.stdout.on("error", (error: NodeJS.ErrnoException) => {
   throw error;
 });
 try {
-  process.exitCode = await run(process.argv.slice(2));
+  process.exit(await run(process.argv.slice(2)));
 } catch (error) {
   if (!(error instanceof CommandError)) throw error;
   process.stderr.write(`${error.message}\n`);
-  process.exitCode = error.exitCode;
+  // Whatever the command had opened before it found the fault must not keep the process.
+  process.exit(error.exitCode);
 }

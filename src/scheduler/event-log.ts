@@ -3,7 +3,7 @@
  * (spec 2, Event log). Writing never holds up a decision: the buffer is bounded, and what does not fit is left out
  * whole, with a fresh header after the gap.
  */
-import { createWriteStream, renameSync, statSync, type WriteStream } from "node:fs";
+import { createWriteStream, openSync, renameSync, statSync, type WriteStream } from "node:fs";
 import {
   eventLine,
   headerLine,
@@ -23,6 +23,7 @@ export type EventLogOptions = {
 };
 
 export type EventLog = {
+  /** Opens the first file; throws the system's error when it cannot be written. */
   begin(state: SchedulerState): void;
   /** @param state after the event. */
   record(event: SchedulerEvent, effects: readonly SchedulerEffect[], state: SchedulerState): void;
@@ -39,14 +40,17 @@ export function createEventLog(options: EventLogOptions): EventLog {
   /** Events are being left out: the disk is too slow. */
   let gap = false;
 
+  const fail = (error: unknown): void => {
+    if (!failed) options.log("error", "event-log-failed", { path: options.path, reason: String(error) });
+    failed = true;
+  };
+
   const open = (state: SchedulerState): void => {
     stream?.end();
     rotate(options.path, options.filesMax);
-    stream = createWriteStream(options.path, { flags: "w" });
-    stream.on("error", (error) => {
-      if (!failed) options.log("error", "event-log-failed", { path: options.path, reason: error.message });
-      failed = true;
-    });
+    // Opened at once: the file must be there, under this name, before the next rotation moves it.
+    stream = createWriteStream(options.path, { fd: openSync(options.path, "w") });
+    stream.on("error", fail);
     const header = headerLine(state, {
       version: options.version,
       wallClock: new Date(options.wallMs()).toISOString(),
@@ -68,7 +72,11 @@ export function createEventLog(options: EventLogOptions): EventLog {
         gap = false;
         // The header holds the state after this event, so the event itself belongs to the file before.
         if (bytes >= options.bytesMax) stream.write(`${eventLine(event, effects)}\n`);
-        open(state);
+        try {
+          open(state);
+        } catch (error) {
+          fail(error); // A full disk ends the log, not the service.
+        }
         return;
       }
       const line = eventLine(event, effects);
