@@ -5,7 +5,7 @@
 import { invariant } from "../base/invariant.ts";
 import type { RunId } from "../base/ids.ts";
 import type { FailureReason } from "../wire/admission.ts";
-import { groupAt, joinGroup, leaveGroup, lowerLanes, raiseLanes } from "./groups.ts";
+import { groupAt, joinGroup, leaveGroup, markCaller } from "./groups.ts";
 import type { Policy } from "./policy.ts";
 import { serves, serviceFor } from "./services.ts";
 import {
@@ -251,7 +251,6 @@ export function fly(step: Step, turn: Turn, replica: Replica): void {
   run.flights += 1;
   step.state.flightCount += 1;
   countCaller(caller, 1);
-  lowerLanes(caller);
   touch(step.state, run);
   recount(step.state, run);
 }
@@ -266,7 +265,6 @@ function land(step: Step, turn: Turn): Replica {
   run.flights -= 1;
   state.flightCount -= 1;
   countCaller(caller, -1);
-  raiseLanes(caller);
   state.dirty.add(replica);
   if (!replica.configured && replica.inFlight === 0) state.replicas.delete(replica.config.replica);
   return replica;
@@ -277,6 +275,7 @@ function countCaller(caller: Caller, change: 1 | -1): void {
   caller.inFlight += change;
   principal.inFlight += change;
   principal.share = principal.inFlight / principal.weight;
+  markCaller(caller);
 }
 
 /** A turn has ended well. */

@@ -1,20 +1,35 @@
 /**
  * Held turns in rank. A group holds the turns of one tier that can go to the same replicas, as a heap of principals, in
- * each a heap of callers, in each a heap of turns by arrival. The first turn of a group is found at once; a change of a
- * share moves one element per group where the principal or caller has held turns.
+ * each a heap of callers, in each a heap of turns by arrival.
+ *
+ * A principal or caller may have held turns in hundreds of groups, and its share changes with every turn of it. The heaps
+ * therefore compare by shares as they were when a lane was last put in its place; a change only marks the lanes, and the
+ * marked ones of a group are put in their places when that group is asked for its first turn. Since a marked lane need not
+ * be marked again, a change looks only at the lanes that were put in their places since the change before (`fresh`).
  *
  * Not here: who may be admitted (settle.ts) and to which group a turn belongs (book.ts).
  *
  * Invariants:
  * G1: a lane in a heap holds a turn; an empty lane is removed at once.
  * G2: a principal has at most one lane in a group, a caller at most one in each lane of its principal.
+ * G3: keys of a lane change only together with its place in its heap.
+ * G4: a lane in a heap is either fresh, and its keys are those of now, or marked.
  */
 import { IndexedHeap } from "../base/heap.ts";
 import { invariant } from "../base/invariant.ts";
-import type { Caller, CallerLane, Group, PrincipalLane, Turn } from "./state.ts";
+import type { Caller, CallerLane, Group, Principal, PrincipalLane, Turn } from "./state.ts";
+
+/** Lists name lanes that have left until they are next looked at, but no more than so many beside those that are there. */
+const LEFT_MAX = 64;
 
 export function createGroup(tier: number): Group {
-  return { tier, lanes: new IndexedHeap<PrincipalLane>(principalBefore), byPrincipal: new Map() };
+  return {
+    tier,
+    lanes: new IndexedHeap<PrincipalLane>(principalBefore),
+    byPrincipal: new Map(),
+    byCaller: new Map(),
+    marked: [],
+  };
 }
 
 /** One group for each tier of a policy. */
@@ -47,15 +62,11 @@ function arrivesBefore(a: Turn, b: Turn): boolean {
 }
 
 function callerBefore(a: CallerLane, b: CallerLane): boolean {
-  return a.caller.inFlight === b.caller.inFlight
-    ? arrivesBefore(firstOfCaller(a), firstOfCaller(b))
-    : a.caller.inFlight < b.caller.inFlight;
+  return a.inFlight === b.inFlight ? arrivesBefore(firstOfCaller(a), firstOfCaller(b)) : a.inFlight < b.inFlight;
 }
 
 function principalBefore(a: PrincipalLane, b: PrincipalLane): boolean {
-  return a.principal.share === b.principal.share
-    ? callerBefore(firstLane(a), firstLane(b))
-    : a.principal.share < b.principal.share;
+  return a.share === b.share ? callerBefore(firstLane(a), firstLane(b)) : a.share < b.share;
 }
 
 // G1 makes both safe.
@@ -69,6 +80,7 @@ function firstLane(lane: PrincipalLane): CallerLane {
 
 /** The turn of a group that goes first, or undefined. */
 export function firstOf(group: Group): Turn | undefined {
+  if (group.marked.length > 0) refresh(group);
   const lane = group.lanes.top;
   return lane === undefined ? undefined : firstOfCaller(firstLane(lane));
 }
@@ -76,26 +88,46 @@ export function firstOf(group: Group): Turn | undefined {
 /** Puts a held turn into a group. */
 export function joinGroup(group: Group, turn: Turn): void {
   const { caller } = turn;
-  const { principal } = caller;
-  let principalLane = group.byPrincipal.get(principal);
-  if (principalLane === undefined) {
-    const lanes = new IndexedHeap<CallerLane>(callerBefore);
-    principalLane = { group, principal, lanes, byCaller: new Map(), heapIndex: -1 };
-    group.byPrincipal.set(principal, principalLane);
-    principal.lanes.add(principalLane);
-  }
-  let lane = principalLane.byCaller.get(caller);
-  if (lane === undefined) {
-    lane = { parent: principalLane, caller, turns: new IndexedHeap<Turn>(arrivesBefore), heapIndex: -1 };
-    principalLane.byCaller.set(caller, lane);
-    caller.lanes.add(lane);
-  }
+  const principalLane = laneOfPrincipal(group, caller);
+  const lane = laneOfCaller(principalLane, caller);
   turn.lane = lane;
   lane.turns.push(turn);
+  // A turn more can only bring a lane forward.
   if (lane.heapIndex === -1) principalLane.lanes.push(lane);
   else principalLane.lanes.raise(lane);
   if (principalLane.heapIndex === -1) group.lanes.push(principalLane);
   else group.lanes.raise(principalLane);
+}
+
+function laneOfPrincipal(group: Group, { principal }: Caller): PrincipalLane {
+  let lane = group.byPrincipal.get(principal);
+  if (lane === undefined) {
+    lane = {
+      group,
+      principal,
+      share: principal.share,
+      lanes: new IndexedHeap<CallerLane>(callerBefore),
+      marked: [],
+      heapIndex: -1,
+    };
+    group.byPrincipal.set(principal, lane);
+    principal.lanes += 1;
+    addFresh(principal, lane);
+  }
+  return lane;
+}
+
+function laneOfCaller(parent: PrincipalLane, caller: Caller): CallerLane {
+  const { byCaller } = parent.group;
+  let lane = byCaller.get(caller);
+  if (lane === undefined) {
+    const turns = new IndexedHeap<Turn>(arrivesBefore);
+    lane = { parent, caller, inFlight: caller.inFlight, turns, heapIndex: -1 };
+    byCaller.set(caller, lane);
+    caller.lanes += 1;
+    addFresh(caller, lane);
+  }
+  return lane;
 }
 
 /** Takes a held turn out of its group. */
@@ -105,33 +137,76 @@ export function leaveGroup(turn: Turn): void {
   const { parent, caller } = lane;
   const { group, principal } = parent;
   turn.lane = undefined;
-  if (lane.turns.size === 1) {
-    // G1: the heaps compare by first turns, so lanes leave while they still have one.
-    if (parent.lanes.size === 1) {
-      group.lanes.remove(parent);
-      group.byPrincipal.delete(principal);
-      principal.lanes.delete(parent);
-    }
-    parent.lanes.remove(lane);
-    parent.byCaller.delete(caller);
-    caller.lanes.delete(lane);
+  if (lane.turns.size > 1) {
     lane.turns.remove(turn);
-    if (parent.lanes.size > 0) group.lanes.lower(parent);
+    parent.lanes.lower(lane);
+    group.lanes.lower(parent);
     return;
   }
+  // G1: the heaps compare by first turns, so lanes leave while they still have one.
+  if (parent.lanes.size === 1) {
+    group.lanes.remove(parent);
+    group.byPrincipal.delete(principal);
+    principal.lanes -= 1;
+  }
+  parent.lanes.remove(lane);
+  group.byCaller.delete(caller);
+  caller.lanes -= 1;
   lane.turns.remove(turn);
-  parent.lanes.lower(lane);
-  group.lanes.lower(parent);
+  if (parent.lanes.size > 0) group.lanes.lower(parent);
 }
 
-/** Moves the lanes of a caller and its principal back after they got one more turn in flight. */
-export function lowerLanes(caller: Caller): void {
-  for (const lane of caller.lanes) lane.parent.lanes.lower(lane);
-  for (const lane of caller.principal.lanes) lane.group.lanes.lower(lane);
+/** The turns in flight of a caller, and with them the share of its principal, have changed. */
+export function markCaller(caller: Caller): void {
+  for (const lane of caller.fresh) {
+    const { marked, lanes } = lane.parent;
+    marked.push(lane);
+    if (marked.length > lanes.size + LEFT_MAX) dropLeft(marked);
+  }
+  caller.fresh.length = 0;
+  markPrincipal(caller.principal);
 }
 
-/** Moves them forward after a turn in flight has ended. */
-export function raiseLanes(caller: Caller): void {
-  for (const lane of caller.lanes) lane.parent.lanes.raise(lane);
-  for (const lane of caller.principal.lanes) lane.group.lanes.raise(lane);
+/** The share of a principal has changed. */
+export function markPrincipal(principal: Principal): void {
+  for (const lane of principal.fresh) {
+    const { marked, lanes } = lane.group;
+    marked.push(lane);
+    if (marked.length > lanes.size + LEFT_MAX) dropLeft(marked);
+  }
+  principal.fresh.length = 0;
+}
+
+function addFresh<Lane extends PrincipalLane | CallerLane>(
+  owner: { readonly fresh: Lane[]; readonly lanes: number },
+  lane: Lane,
+): void {
+  owner.fresh.push(lane);
+  if (owner.fresh.length > owner.lanes + LEFT_MAX) dropLeft(owner.fresh);
+}
+
+/** Lanes that left must not pile up where nothing changes or nobody asks. The one added last may not be in its heap yet. */
+function dropLeft<Lane extends PrincipalLane | CallerLane>(list: Lane[]): void {
+  const last = list.at(-1);
+  const there = list.filter((lane) => lane.heapIndex !== -1 || lane === last);
+  list.length = 0;
+  list.push(...there);
+}
+
+/** Gives marked lanes the keys of now and their places, one after the other (G3). */
+function refresh(group: Group): void {
+  for (const lane of group.marked) {
+    if (lane.heapIndex === -1) continue;
+    for (const callerLane of lane.marked) {
+      if (callerLane.heapIndex === -1) continue;
+      callerLane.inFlight = callerLane.caller.inFlight;
+      lane.lanes.fix(callerLane);
+      addFresh(callerLane.caller, callerLane);
+    }
+    lane.marked.length = 0;
+    lane.share = lane.principal.share;
+    group.lanes.fix(lane);
+    addFresh(lane.principal, lane);
+  }
+  group.marked.length = 0;
 }

@@ -1,7 +1,7 @@
 /** The invariants of state.ts as predicates, for tests and the simulator: a pass over everything, never per event. */
 import { invariant } from "../base/invariant.ts";
 import { pinOf } from "./book.ts";
-import { ranksBefore } from "./groups.ts";
+import { firstOf, ranksBefore } from "./groups.ts";
 import { policyNamed } from "./policies.ts";
 import { CLASSES, PHASES, allRuns, phaseOf, type Group, type Run, type SchedulerState, type Turn } from "./state.ts";
 
@@ -83,7 +83,7 @@ function checkHeld(state: SchedulerState, turn: Turn): void {
 /** The heaps offer what a plain search finds. */
 function checkOrder(group: Group): void {
   const turns = group.lanes.items.flatMap((lane) => lane.lanes.items.flatMap((callers) => callers.turns.items));
-  const first = group.lanes.top?.lanes.top?.turns.top;
+  const first = firstOf(group);
   for (const turn of turns) {
     invariant(first !== undefined && !ranksBefore(turn, first), `I4: turn ${turn.id} should stand first in its group`);
   }

@@ -1,5 +1,6 @@
 /** A new configuration of the pool (reload): who is in it, weights, policy numbers. */
 import { reviewRoom, type Step } from "./book.ts";
+import { markPrincipal } from "./groups.ts";
 import { dropPins, regroupAll } from "./probes.ts";
 import { rejectOrphans } from "./requests.ts";
 import { forgetModelsOf, knowModels, linkServices } from "./services.ts";
@@ -55,12 +56,11 @@ function configure(state: SchedulerState, row: ReplicaConfig, order: number): vo
   known.configured = true;
 }
 
-/** Each principal is moved on its own: heaps are in order but for one element at a time. */
 function reweigh(state: SchedulerState): void {
   for (const principal of state.principals.values()) {
     principal.weight = weightOf(state.config, principal.id);
     principal.share = principal.inFlight / principal.weight;
-    for (const lane of principal.lanes) lane.group.lanes.fix(lane);
+    markPrincipal(principal);
   }
 }
 

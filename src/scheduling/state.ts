@@ -62,24 +62,31 @@ export type Replica = {
   readonly pinned: readonly Group[];
 };
 
-/** Held turns of one tier that can go to the same replicas. */
+/** Held turns of one tier that can go to the same replicas (groups.ts). */
 export type Group = {
   readonly tier: number;
   readonly lanes: IndexedHeap<PrincipalLane>;
   readonly byPrincipal: Map<Principal, PrincipalLane>;
+  readonly byCaller: Map<Caller, CallerLane>;
+  /** Lanes whose keys are old. */
+  readonly marked: PrincipalLane[];
 };
 
 export type PrincipalLane = {
   readonly group: Group;
   readonly principal: Principal;
+  /** Key: the principal's share when the lane was put in its place. */
+  share: number;
   readonly lanes: IndexedHeap<CallerLane>;
-  readonly byCaller: Map<Caller, CallerLane>;
+  readonly marked: CallerLane[];
   heapIndex: number;
 };
 
 export type CallerLane = {
   readonly parent: PrincipalLane;
   readonly caller: Caller;
+  /** Key: the caller's turns in flight when the lane was put in its place. */
+  inFlight: number;
   readonly turns: IndexedHeap<Turn>;
   heapIndex: number;
 };
@@ -103,7 +110,9 @@ export type Principal = {
   /** Callers with open turns. */
   readonly callers: Map<CallerId, Caller>;
   readonly runs: Map<RunId, Run>;
-  readonly lanes: Set<PrincipalLane>;
+  /** Number of its lanes, and those whose keys are of now. */
+  lanes: number;
+  readonly fresh: PrincipalLane[];
 };
 
 export type Caller = {
@@ -111,7 +120,9 @@ export type Caller = {
   readonly principal: Principal;
   inFlight: number;
   held: number;
-  readonly lanes: Set<CallerLane>;
+  /** Number of its lanes, and those whose keys are of now. */
+  lanes: number;
+  readonly fresh: CallerLane[];
 };
 
 /** One object per run, kept small: there may be a million. */
@@ -300,7 +311,7 @@ export function principalFor(state: SchedulerState, id: PrincipalId): Principal 
   let principal = state.principals.get(id);
   if (principal === undefined) {
     const weight = weightOf(state.config, id);
-    principal = { id, weight, inFlight: 0, share: 0, callers: new Map(), runs: new Map(), lanes: new Set() };
+    principal = { id, weight, inFlight: 0, share: 0, callers: new Map(), runs: new Map(), lanes: 0, fresh: [] };
     state.principals.set(id, principal);
   }
   return principal;
@@ -314,7 +325,7 @@ export function weightOf(config: SchedulingConfig, id: PrincipalId): number {
 export function callerFor(principal: Principal, id: CallerId): Caller {
   let caller = principal.callers.get(id);
   if (caller === undefined) {
-    caller = { id, principal, inFlight: 0, held: 0, lanes: new Set() };
+    caller = { id, principal, inFlight: 0, held: 0, lanes: 0, fresh: [] };
     principal.callers.set(id, caller);
   }
   return caller;
