@@ -29,24 +29,21 @@ export function startAttempt(turn: Turn, replica: Replica): void {
     : { body: body.bytes, spliced: NONE };
   turn.spliced = spliced.length === 0 ? undefined : spliced.join(", ");
   turn.replica = config.name;
-  const phase: AttemptPhase = { kind: "attempt", replica, call: undefined, stop: undefined };
+  const request = {
+    method: "POST",
+    path: target.basePath + exchange.path + exchange.query,
+    headers: attemptHeaders({
+      rawHeaders: exchange.rawHeaders,
+      hosted: engineOf(replica) === "hosted",
+      forwardHeaders: config.forwardHeaders,
+      apiKey: config.apiKey,
+      hop: host.hop,
+    }),
+    body: bytes as Uint8Array | undefined,
+  };
+  const phase: AttemptPhase = { kind: "attempt", replica, sent: request, call: undefined, stop: undefined };
   turn.phase = phase;
-  const call = host.engineClient.call(
-    target,
-    {
-      method: "POST",
-      path: target.basePath + exchange.path + exchange.query,
-      headers: attemptHeaders({
-        rawHeaders: exchange.rawHeaders,
-        hosted: engineOf(replica) === "hosted",
-        forwardHeaders: config.forwardHeaders,
-        apiKey: config.apiKey,
-        hop: host.hop,
-      }),
-      body: bytes,
-    },
-    turn,
-  );
+  const call = host.engineClient.call(target, request, turn);
   phase.call = call;
   if (turn.phase !== phase) call.abort();
   else keepSigns(turn, phase);
@@ -110,13 +107,14 @@ function takeErrorHead(turn: Turn, phase: AttemptPhase, head: EngineHead): void 
 }
 
 function answer(turn: Turn, phase: AttemptPhase, relay: Relay, sse: boolean): void {
-  const { replica, call, stop } = phase;
+  const { replica, call, sent, stop } = phase;
   if (call === undefined) return;
   const answering: AnsweringPhase = { kind: "answering", replica, call, relay, sse, stop: undefined, bodyBegun: false };
   stop?.();
   turn.phase = answering;
-  // Nothing is sent again from here on.
+  // Nothing is sent again from here on: a long answer must not keep a large request in memory.
   turn.body = undefined;
+  sent.body = undefined;
   turn.exchange.onDrain = turn.onDrain;
   keepSigns(turn, answering);
 }

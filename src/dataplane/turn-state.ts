@@ -77,6 +77,8 @@ export type HeldPhase = {
 export type AttemptPhase = {
   readonly kind: "attempt";
   readonly replica: Replica;
+  /** What the engine client reads when it sends; its body is let go with the head of the answer, when none is sent again. */
+  readonly sent: { body: Uint8Array | undefined };
   /** Undefined only while the call is being made. */
   call: EngineCall | undefined;
   /** Stops the next keep-alive after an early 200. */

@@ -1,10 +1,12 @@
 /** What passes to an engine and what comes back (spec 3, Headers and Forwarding). */
 import { describe, expect, it } from "vitest";
+import { createEngineClient } from "../../src/http/index.ts";
 import {
   answerJson,
   CHAT,
   endpointOf,
   EVENTS,
+  LIMITS,
   send,
   startEngine,
   startWorld,
@@ -392,14 +394,28 @@ describe("flow", () => {
     expect(answer.body.length).toBe(Buffer.byteLength(event) * total + EVENTS[5].length);
   });
 
-  it("carries a large body of a request and gives it free after the engine's first byte", async () => {
-    const world = await startWorld();
-    world.engine.onRequest = answerJson;
+  it("carries a large body of a request and lets go of it with the head of the answer", async () => {
+    const real = createEngineClient(LIMITS);
+    const sent: { readonly body: Uint8Array | undefined }[] = [];
+    const engineClient: typeof real = {
+      ...real,
+      call(target, request, handler) {
+        sent.push(request);
+        return real.call(target, request, handler);
+      },
+    };
+    const world = await startWorld({ options: { engineClient } });
     const content = "y".repeat(3_000_000);
-    const answer = await world.chat({ messages: [{ role: "user", content }] }).answer;
-    expect(answer.status).toBe(200);
+    const turn = world.chat({ stream: true, messages: [{ role: "user", content }] });
+    await until("the engine has it", () => world.engine.requests.length === 1);
     expect(world.engine.requests[0]?.body.length).toBeGreaterThan(3_000_000);
+    expect(sent[0]?.body?.length).toBe(world.engine.requests[0]?.body.length);
+    world.engine.replies[0]?.stream();
+    await until("the head came", () => turn.status() === 200);
+    expect(sent[0]?.body).toBeUndefined();
     expect(await world.metric("held_body_bytes")).toBe("luftpause_dataplane_held_body_bytes 0");
+    turn.leave();
+    real.close();
   });
 
   it("serves 300 streams to one replica at once", async () => {
