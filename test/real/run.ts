@@ -1,17 +1,21 @@
 /**
  * `npm run test:real`: turns through luftpause to a real llama.cpp with a small real model (docs/real-engines.md).
- * Words behind it choose test files by name. Sets itself up, runs the tests beside this file, ends all it started, and closes with a line of counts.
+ * Words behind it choose test files by name. Closes with a line of counts.
+ *
+ * I1: the tests run in a process group of their own, and nothing of it outlives this process: not after the end, not
+ *     after Ctrl-C, not when this process is killed (suite.ts watches its channel to it).
+ * I2: it ends within WHOLE_RUN_MS.
  */
+import { spawn } from "node:child_process";
+import { once } from "node:events";
 import path from "node:path";
-import { createVitest } from "vitest/node";
 import { SetupError, setUp } from "./setup.ts";
 
-const ROOT = path.resolve(import.meta.dirname, "../..");
-/** Beyond it something hangs that no single bound has caught. */
+const SUITE = path.join(import.meta.dirname, "suite.ts");
 const WHOLE_RUN_MS = 540_000;
 
 const began = performance.now();
-const seconds = (sinceMs: number): string => ((performance.now() - sinceMs) / 1000).toFixed(1);
+const seconds = (): string => ((performance.now() - began) / 1000).toFixed(1);
 
 async function main(): Promise<number> {
   try {
@@ -22,40 +26,39 @@ async function main(): Promise<number> {
     console.log("0 passed, 1 failed");
     return 1;
   }
-  console.log(`engine and model are in place after ${seconds(began)} s`);
-
-  const vitest = await createVitest("test", {
-    root: ROOT,
-    config: false,
-    watch: false,
-    include: ["test/real/**/*.test.ts"],
-    reporters: ["verbose"],
-    // The engine takes all cores: files side by side would only wait for one another.
-    fileParallelism: false,
-    testTimeout: 90_000,
-    hookTimeout: 120_000,
-    teardownTimeout: 20_000,
-  });
-  // The running test ends, then its file's clean-up runs, and the rest is skipped: all that was started is ended.
-  const stop = (): void => void vitest.cancelCurrentRun("keyboard-input"); // Settles start() below.
-  process.once("SIGINT", stop);
-  process.once("SIGTERM", stop);
-  const { testModules, unhandledErrors } = await vitest.start(process.argv.slice(2));
-  const tests = testModules.flatMap((module) => [...module.children.allTests()]);
-  const count = (state: string): number => tests.filter((test) => test.result().state === state).length;
-  const [passed, skipped] = [count("passed"), count("skipped")];
-  // A file that did not load, or an error outside of any test, has no test to count it.
-  const broken = unhandledErrors.length + testModules.filter((file) => file.errors().length > 0).length;
-  const failed = count("failed") + count("pending") + broken;
-  await vitest.close();
-  console.log(`test:real took ${seconds(began)} s`);
-  console.log(`${passed} passed, ${failed} failed${skipped > 0 ? `, ${skipped} skipped` : ""}`);
-  return failed === 0 && passed > 0 && skipped === 0 ? 0 : 1;
+  console.log(`engine and model are in place after ${seconds()} s`);
+  return runSuite(process.argv.slice(2));
 }
 
-const watchdog = setTimeout(() => {
-  console.error(`test:real was not done within ${WHOLE_RUN_MS / 1000} s and is ended`);
-  process.exit(1);
-}, WHOLE_RUN_MS);
-watchdog.unref();
+async function runSuite(filters: readonly string[]): Promise<number> {
+  const suite = spawn(process.execPath, [SUITE, ...filters], {
+    detached: true,
+    stdio: ["ignore", "inherit", "inherit", "ipc"],
+  });
+  const endGroup = (): void => {
+    if (suite.pid === undefined) return;
+    try {
+      process.kill(-suite.pid, "SIGKILL");
+    } catch {
+      // ESRCH: nothing of the group is left, which is what is wanted.
+    }
+  };
+  let code: number | undefined;
+  const stop = (why: string, exitCode: number): void => {
+    console.error(`\ntest:real is ended: ${why}`);
+    code = exitCode;
+    endGroup();
+  };
+  process.once("SIGINT", () => stop("SIGINT", 130));
+  process.once("SIGTERM", () => stop("SIGTERM", 143));
+  const watchdog = setTimeout(() => stop(`not done within ${WHOLE_RUN_MS / 1000} s`, 1), WHOLE_RUN_MS);
+  const summary = once(suite, "message").then(([line]) => String(line));
+  const [ended] = (await once(suite, "close")) as [number | null];
+  clearTimeout(watchdog);
+  endGroup();
+  console.log(`test:real took ${seconds()} s`);
+  console.log(await Promise.race([summary, Promise.resolve("0 passed, 1 failed")]));
+  return code ?? ended ?? 1;
+}
+
 process.exitCode = await main();

@@ -72,8 +72,14 @@ describe("runs through luftpause to a real llama.cpp", () => {
     const fillers = Array.from({ length: SLOTS }, (_, at) => post(proxy.url + CHAT, endless(`Story ${at}`)));
     await Promise.all(fillers.map((turn) => turn.events(2)));
     const tasks = ["How long is the Rhine?", "What is 3 plus 4?", "How long is the Elbe?", "What is 5 plus 6?"];
+    const firstTurn = Promise.withResolvers<void>();
     const runs = tasks.map((task, at) =>
-      agent(task, { runId: `flood-${at}`, caller: `caller-${at % 2}`, class: at === 0 ? "interactive" : "batch" }),
+      agent(task, {
+        runId: `flood-${at}`,
+        caller: `caller-${at % 2}`,
+        class: at === 0 ? "interactive" : "batch",
+        onEvent: (event) => event.kind === "turn" && firstTurn.resolve(),
+      }),
     );
     const finished = Promise.all(runs);
     const held = await eventually("all four are held", async () => {
@@ -88,6 +94,8 @@ describe("runs through luftpause to a real llama.cpp", () => {
     expect(await engine.metric("requests_processing")).toBe(SLOTS);
 
     for (const filler of fillers) filler.leave();
+    // The engine frees a slot some milliseconds after luftpause does, when a client leaves: watched is what follows.
+    await Promise.race([firstTurn.promise, finished]);
     const deferred = watchDeferred();
     const results = await finished;
     expect(await deferred.stop()).toBe(0);
