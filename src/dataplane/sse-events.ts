@@ -38,6 +38,10 @@ export function skipLineEnds(text: string, from: number): number {
 
 /** The data of one event, its lines joined; undefined for comments and events without data. */
 export function eventData(event: string): string | undefined {
+  // Nearly every event is one line of data and a blank one.
+  if (event.startsWith("data:") && event.indexOf("\n") === event.length - 2 && !event.includes("\r")) {
+    return event.slice(event.startsWith("data: ") ? 6 : 5, -2);
+  }
   let data: string | undefined;
   for (const line of event.split(/\r\n|\n|\r/)) {
     if (!line.startsWith("data:")) continue;

@@ -129,6 +129,11 @@ describe("what is not cut", () => {
   });
 });
 
+it("does not hold a long event back that began in the same read as the finish reason", () => {
+  const bytes = Buffer.from(`${FINISH}data: {"x":"${"y".repeat(9_000)}`);
+  expect(passed(bytes, [bytes.length]).sizes[0]).toBe(bytes.length);
+});
+
 describe("what is cut", () => {
   it("is usage that ends the stream without a blank line", () => {
     expect(through(FINISH, usage("").slice(0, -2))).toBe(FINISH);

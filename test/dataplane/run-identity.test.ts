@@ -108,7 +108,8 @@ describe("the tool calls of an answer", () => {
     const parts = [
       { principal: asPrincipalId("a"), model: 'b"]\n["c' },
       { principal: asPrincipalId('a","b"]\n["c'), model: "" },
-      { principal: asPrincipalId("a"), model: "b" },
+      { principal: asPrincipalId("a"), model: "bc" },
+      { principal: asPrincipalId("ab"), model: "c" },
     ];
     const keys = parts.flatMap((scope) => hashes(identify(requestOf(search("{}")), scope).keys));
     expect(new Set(keys).size).toBe(keys.length);

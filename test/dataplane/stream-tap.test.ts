@@ -149,6 +149,46 @@ describe("what content says", () => {
   });
 });
 
+describe("tool calls", () => {
+  const deltas = (...calls: readonly unknown[]): Found =>
+    foundIn(...calls.map((call) => ({ choices: [{ index: 0, delta: { tool_calls: [call] } }] })));
+
+  it("take an id that comes after their arguments have begun", () => {
+    const { toolCalls } = deltas(
+      { index: 0, function: { name: "f", arguments: "{" } },
+      { index: 0, id: "late", function: { arguments: "}" } },
+    );
+    expect(toolCalls).toEqual([{ choice: 0, id: "late", name: "f", arguments: "{}" }]);
+  });
+
+  it("without an index go by their place in the list", () => {
+    const { toolCalls } = foundIn({
+      choices: [{ delta: { tool_calls: [{ function: { name: "f" } }, { function: { name: "g", arguments: "{}" } }] } }],
+    });
+    expect(toolCalls.map(({ name }) => name)).toEqual(["f", "g"]);
+  });
+
+  it("may be custom ones, whose text is an input", () => {
+    const { toolCalls } = deltas({ index: 0, id: "c", custom: { name: "sh", input: "ls" } });
+    expect(toolCalls).toEqual([{ choice: 0, id: "c", name: "sh", arguments: "ls" }]);
+  });
+
+  it("of a model that loops are kept up to a bound, and so are their arguments", () => {
+    const many = deltas(
+      ...Array.from({ length: 300 }, (_, at) => ({ index: at, id: `c${at}`, function: { name: "f" } })),
+    );
+    expect(many.toolCalls).toHaveLength(256);
+    const long = deltas(
+      ...Array.from({ length: 30 }, () => ({
+        index: 0,
+        id: "c",
+        function: { name: "f", arguments: "x".repeat(60_000) },
+      })),
+    );
+    expect(long.toolCalls[0]?.arguments.length).toBe(17 * 60_000);
+  });
+});
+
 describe("usage", () => {
   it("keeps per field the last value that is not null", () => {
     const found = foundIn(
@@ -190,6 +230,12 @@ describe("an event that is too large", () => {
   it("is skipped when it comes in small pieces, and the piece where it ends is between events", () => {
     const cuts = Array.from({ length: Math.floor(stream.length / 997) }, (_, index) => (index + 1) * 997);
     expect(tapped(stream, cuts)).toMatchObject({ skipped: 1, finishReason: "stop", terminal: true });
+  });
+
+  it.each([[[]], [[100]]])("is counted although it says nothing but text (split at %j)", (cuts) => {
+    const text = JSON.stringify({ choices: [{ delta: { content: "x".repeat(300_000) } }] });
+    const bytes = Buffer.from(`data: {"choices":[{"delta":{"content":"a"}}]}\n\ndata: ${text}\n\n`);
+    expect(tapped(bytes, cuts)).toMatchObject({ skipped: 1 });
   });
 
   it("of just the largest size is read", () => {
