@@ -63,12 +63,20 @@ export function callerOf(exchange: Exchange, bytesMax: number): CallerId {
   // Header values come as Latin-1: one character is one byte.
   if (/^[\x20-\x7e]*$/.test(text)) return asCallerId(text.slice(0, bytesMax));
   const bytes = Buffer.from(text, "latin1");
-  let end = Math.min(bytes.length, bytesMax);
-  if (end < bytes.length) while (end > 0 && ((bytes[end] ?? 0) & 0xc0) === 0x80) end -= 1;
-  const cut = bytes.subarray(0, end);
+  const cut = bytes.subarray(0, wholeCharacters(bytes, bytesMax));
   const utf8 = cut.toString("utf8");
   // What is no UTF-8 keeps its bytes as they are: two callers must not become one.
   return asCallerId(utf8.includes("\ufffd") ? cut.toString("latin1") : utf8);
+}
+
+/** The most bytes up to a bound that end with a whole UTF-8 character; what is no UTF-8 is cut at the bound. */
+function wholeCharacters(bytes: Buffer, bytesMax: number): number {
+  if (bytes.length <= bytesMax) return bytes.length;
+  // A character has at most three bytes behind its first one.
+  for (let end = bytesMax; end > 0 && end > bytesMax - 4; end -= 1) {
+    if (((bytes[end] ?? 0) & 0xc0) !== 0x80) return end;
+  }
+  return bytesMax;
 }
 
 /** W3C trace context, where it has the form of one. */
