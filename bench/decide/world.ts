@@ -294,7 +294,7 @@ export class World {
 
 /** A joined text is put together only when it is first read; one from the wire is not, and must not be paid for by the core. */
 function flat(text: string): string {
-  return /^-/.test(text) ? "" : text;
+  return /[^ -~]/.test(text) ? "" : text;
 }
 
 function keysOf(hashes: readonly string[]): Extract<SchedulerEvent, { readonly type: "turn-finished" }>["keys"] {
