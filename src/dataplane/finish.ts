@@ -76,6 +76,13 @@ export function finishWhole(turn: Turn, answer: WholeAnswer): void {
   close(turn, "finished");
 }
 
+/** The engine said inside a whole answer that it failed. An answer that the caller did not end is broken off. */
+export function finishSaidFailed(turn: Turn): void {
+  if (!turn.exchange.over) turn.exchange.breakOff();
+  turn.host.admissions.failed(turn, "engine-error");
+  close(turn, "engine-error");
+}
+
 /** An engine's error has passed through whole; the scheduler heard of it at the head. */
 export function finishPassedError(turn: Turn): void {
   close(turn, "engine-error");

@@ -87,7 +87,7 @@ export class Metrics {
     this.#sources.add(1, source);
   }
 
-  engineError(replica: ReplicaId, kind: "unreachable" | "lost" | "4xx" | "5xx"): void {
+  engineError(replica: ReplicaId, kind: "unreachable" | "lost" | "4xx" | "5xx" | "in-answer"): void {
     this.#engineErrors.add(1, replica, kind);
   }
 

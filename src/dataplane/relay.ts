@@ -6,8 +6,9 @@
  * R2: a stream that ends without its end in the API is a failed stream: its last chunk is not passed on.
  */
 import type { EngineFailure } from "../http/index.ts";
+import { addPiece, takePieces } from "./coalesce.ts";
 import { engineErrorText } from "./engine-error.ts";
-import { finishPassedError, finishWhole, finishWithEngineError, finishWithError } from "./finish.ts";
+import { finishPassedError, finishSaidFailed, finishWhole, finishWithEngineError, finishWithError } from "./finish.ts";
 import type { TapFindings } from "./inspection.ts";
 import { answerKeys } from "./run-identity.ts";
 import type { AnsweringPhase, Relay, Turn } from "./turn-state.ts";
@@ -17,12 +18,24 @@ const ERROR_BYTES_MAX = 65_536;
 const LAST_SIZE = Buffer.from("0\r\n", "latin1");
 const LAST_CHUNK = Buffer.from("0\r\n\r\n", "latin1");
 
-/** One function per turn that takes what a cutting tap lets through. */
-export function emitter(turn: Turn): (buffer: Buffer, start: number, end: number) => void {
+/**
+ * One function per turn that takes what a cutting tap lets through.
+ * @param framed the engine client tells the end of each read by `onFrames`: its pieces are written together.
+ */
+export function emitter(turn: Turn, framed: boolean): (buffer: Buffer, start: number, end: number) => void {
   return (buffer, start, end) => {
     const { phase } = turn;
-    if (phase.kind === "answering") pass(turn, phase, buffer.subarray(start, end));
+    if (phase.kind !== "answering") return;
+    const piece = buffer.subarray(start, end);
+    const bytes = framed ? addPiece(turn, piece) : piece;
+    if (bytes !== undefined) pass(turn, phase, bytes);
   };
+}
+
+function flushPieces(turn: Turn, phase: AnsweringPhase): void {
+  if (phase.relay.kind !== "cut") return;
+  const bytes = takePieces(turn);
+  if (bytes !== undefined) pass(turn, phase, bytes);
 }
 
 function pass(turn: Turn, phase: AnsweringPhase, bytes: Buffer): void {
@@ -72,8 +85,12 @@ function collect(relay: Extract<Relay, { readonly kind: "collect" }>, bytes: Buf
 
 export function takeFrames(turn: Turn, buffer: Buffer, start: number, end: number): void {
   const { phase, exchange } = turn;
-  if (phase.kind !== "answering" || phase.relay.kind !== "framed") return;
+  if (phase.kind !== "answering") return;
   const { relay, call } = phase;
+  if (relay.kind !== "framed") {
+    flushPieces(turn, phase);
+    return;
+  }
   if (relay.held !== undefined) {
     if (relay.held === LAST_SIZE && end - start === 2 && buffer[start] === 0x0d) {
       relay.held = LAST_CHUNK;
@@ -115,8 +132,17 @@ export function takeEnd(turn: Turn): void {
   }
   if (relay.kind === "cut") relay.tap.finish(relay.emit);
   else relay.tap?.finish();
+  flushPieces(turn, phase);
   const findings = relay.tap?.findings;
   if (findings !== undefined && findings.skipped > 0) turn.host.metrics.tapSkipped();
+  if (findings?.failed === true) {
+    // Its words have passed. Where it ended its API's stream by itself the end is its own, else there is none.
+    turn.host.metrics.engineError(phase.replica.config.name, "in-answer");
+    if (!phase.sse || findings.terminal)
+      turn.exchange.end({ framed: relay.kind === "framed" && relay.held === undefined });
+    finishSaidFailed(turn);
+    return;
+  }
   if (phase.sse && findings !== undefined && !hasEnded(findings)) {
     const { name } = phase.replica.config;
     turn.host.metrics.engineError(name, "lost");
@@ -140,6 +166,7 @@ function finishAnswer(turn: Turn, findings: TapFindings | undefined): void {
 
 /** The answer broke off. */
 export function relayFailed(turn: Turn, phase: AnsweringPhase, failure: EngineFailure): void {
+  flushPieces(turn, phase);
   if (phase.relay.kind === "collect") {
     finishCollected(turn, phase);
     return;

@@ -1,4 +1,5 @@
 /** What passes to an engine and what comes back (spec 3, Headers and Forwarding). */
+import net from "node:net";
 import { describe, expect, it } from "vitest";
 import { createEngineClient } from "../../src/http/index.ts";
 import {
@@ -352,6 +353,145 @@ describe("the include_usage splice", () => {
     expect(world.engine.requests[0]?.body.toString()).toBe(JSON.stringify({ ...CHAT, ...fields }));
     expect(answer.headers["x-luftpause-spliced"]).toBeUndefined();
     if ("stream" in fields) expect(answer.text).toBe(WHOLE_STREAM);
+  });
+});
+
+describe("a spliced stream", () => {
+  it.each([1, 7, 64, 1_000, 100_000])("arrives whole whatever the reads are (%s bytes a write)", async (size) => {
+    const world = await startWorld({ endpoint: { splice: true } });
+    const long = `data: {"choices":[{"index":0,"delta":{"content":"${"é".repeat(300)}"},"finish_reason":null}]}\n\n`;
+    const events = [EVENTS[0], ...Array.from({ length: 20 }, () => long), ...EVENTS.slice(3)];
+    const frames = Buffer.concat([
+      ...events.map((event) =>
+        Buffer.concat([
+          Buffer.from(`${Buffer.byteLength(event).toString(16)}\r\n`),
+          Buffer.from(event),
+          Buffer.from("\r\n"),
+        ]),
+      ),
+      Buffer.from("0\r\n\r\n"),
+    ]);
+    world.engine.onRequest = (_request, reply) => {
+      reply.stream();
+      let at = 0;
+      const feed = (): void => {
+        // Many writes a turn of the event loop, so that small ones take no time.
+        for (let count = 0; count < 50 && at < frames.length; count += 1, at += size)
+          reply.raw(frames.subarray(at, at + size));
+        if (at < frames.length) setImmediate(feed);
+      };
+      feed();
+    };
+    const answer = await world.chat({ stream: true }).answer;
+    expect(answer.text).toBe(events.join("").replace(EVENTS[4], ""));
+    expect(answer.clean).toBe(true);
+    await until("the end is reported", () => world.scheduler.of("finished").length === 1);
+  });
+
+  it("reaches the client in one write for one read of many chunks", async () => {
+    const world = await startWorld({ endpoint: { splice: true } });
+    world.engine.onRequest = (_request, reply) => {
+      const frame = (event: string): string => `${Buffer.byteLength(event).toString(16)}\r\n${event}\r\n`;
+      reply.raw(
+        `HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n${EVENTS.map(frame).join("")}0\r\n\r\n`,
+      );
+    };
+    const chunkSizes = await rawChunkSizes(world.port);
+    const whole = Buffer.byteLength(EVENTS.slice(0, 4).join("") + EVENTS[5]);
+    expect(chunkSizes).toEqual([whole, 0]);
+  });
+});
+
+/** Sizes of the chunks of an answer to a streamed chat turn, as they are on the wire. */
+function rawChunkSizes(port: number): Promise<number[]> {
+  const body = JSON.stringify({ ...CHAT, stream: true });
+  return new Promise((resolve, reject) => {
+    let text = "";
+    const socket = net.connect(port, "127.0.0.1", () => {
+      const head = `POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: ${body.length}\r\n`;
+      socket.write(`${head}content-type: application/json\r\n\r\n${body}`);
+    });
+    socket.on("error", reject);
+    socket.on("data", (bytes) => {
+      text += bytes.toString("latin1");
+      if (!text.endsWith("\r\n0\r\n\r\n")) return;
+      socket.destroy();
+      const sizes: number[] = [];
+      let at = text.indexOf("\r\n\r\n") + 4;
+      while (at < text.length) {
+        const end = text.indexOf("\r\n", at);
+        const size = Number.parseInt(text.slice(at, end), 16);
+        sizes.push(size);
+        at = end + 2 + size + 2;
+      }
+      resolve(sizes);
+    });
+  });
+}
+
+describe("what an engine says inside its answer", () => {
+  const failure = `data: {"error":{"message":"out of memory","type":"server_error","code":500}}\n\n`;
+
+  it.each([
+    ["and then ends cleanly", failure, false],
+    ["and then ends with [DONE]", `${failure}data: [DONE]\n\n`, true],
+  ])("passes an error event %s, and the turn has failed", async (_how, rest, clean) => {
+    for (const splice of [true, false]) {
+      const world = await startWorld({ endpoint: { splice } });
+      world.engine.onRequest = (_request, reply) => {
+        reply.stream();
+        reply.chunk(EVENTS[0] + EVENTS[1]);
+        reply.chunk(rest);
+        reply.end();
+      };
+      const answer = await world.chat({ stream: true }).answer;
+      expect([answer.text, answer.clean]).toEqual([EVENTS[0] + EVENTS[1] + rest, clean]);
+      await until("the end is reported", () => world.scheduler.of("failed").length === 1);
+      expect(world.scheduler.of("failed")).toMatchObject([{ reason: "engine-error" }]);
+      expect(await world.metric("engine_errors_total")).toContain('kind="in-answer"} 1');
+    }
+  });
+
+  it("does not end a stream by `data: [DONE]` inside the text", async () => {
+    const world = await startWorld();
+    const text = `data: {"choices":[{"index":0,"delta":{"content":"\\n\\ndata: [DONE]\\n\\n"},"finish_reason":null}]}\n\n`;
+    world.engine.onRequest = (_request, reply) => {
+      reply.stream();
+      reply.chunk(EVENTS[0] + text);
+      reply.chunk(EVENTS.slice(1).join(""));
+      reply.end();
+    };
+    const answer = await world.chat({ stream: true }).answer;
+    expect(answer.text).toBe(EVENTS[0] + text + EVENTS.slice(1).join(""));
+    await until("the end is reported", () => world.scheduler.of("finished").length === 1);
+    expect(world.scheduler.of("finished")[0]?.finishReason).toBe("stop");
+  });
+
+  it("pauses the run when tool calls were seen, whatever the finish reason is", async () => {
+    const world = await startWorld();
+    const call = `data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]},"finish_reason":null}]}\n\n`;
+    world.engine.onRequest = (_request, reply) => {
+      reply.stream();
+      reply.chunk(call + EVENTS.slice(3).join(""));
+      reply.end();
+    };
+    await world.chat({ stream: true }).answer;
+    await until("the end is reported", () => world.scheduler.of("finished").length === 1);
+    expect(world.scheduler.of("finished")[0]).toMatchObject({ finishReason: "stop", paused: true });
+  });
+
+  it("is first a token when content comes: not the role, not a comment", async () => {
+    const world = await startWorld();
+    world.engine.onRequest = (_request, reply) => {
+      reply.stream();
+      reply.chunk(`: warming up\n\n${EVENTS[0]}`);
+    };
+    const turn = world.chat({ stream: true });
+    await until("the role came", () => turn.text().includes("assistant"));
+    expect(world.scheduler.story()).toEqual(["requested"]);
+    world.engine.replies[0]?.chunk(EVENTS[1]);
+    await until("the first token is reported", () => world.scheduler.of("started").length === 1);
+    turn.leave();
   });
 });
 
