@@ -15,7 +15,7 @@ const PREFIX = "luftpause_dataplane_";
 const SECONDS = [0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600];
 
 type Gauges = {
-  readonly openTurns: () => { readonly held: number; readonly inFlight: number };
+  readonly openTurns: () => { readonly held: number; readonly inFlight: number; readonly streaming: number };
   readonly heldBodyBytes: () => number;
   readonly openCalls: () => number;
   readonly retriedOnFresh: () => number;
@@ -63,6 +63,7 @@ export class Metrics {
     };
     gauge("held_turns", "Turns that are held.", () => gauges.openTurns().held);
     gauge("turns_in_flight", "Turns that are at an engine.", () => gauges.openTurns().inFlight);
+    gauge("open_streams", "Streams of which the client has got a status.", () => gauges.openTurns().streaming);
     gauge("held_body_bytes", "Bytes of the bodies of held turns.", gauges.heldBodyBytes);
     gauge("engine_connections", "Connections to engines, idle ones included.", gauges.openCalls);
     gauge("engine_retries", "Requests that were sent again on a fresh connection, so far.", gauges.retriedOnFresh);

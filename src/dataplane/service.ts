@@ -327,11 +327,13 @@ class DataplaneService implements Dataplane {
       openTurns() {
         let held = 0;
         let inFlight = 0;
+        let streaming = 0;
         for (const turn of turns) {
           if (turn.phase.kind === "held") held += 1;
           else if (turn.flightAt !== undefined) inFlight += 1;
+          if (turn.stream && turn.exchange.begun) streaming += 1;
         }
-        return { held, inFlight };
+        return { held, inFlight, streaming };
       },
       heldBodyBytes: () => heldBodies.bytes,
       openCalls: () => engineClient.stats().open,

@@ -301,7 +301,7 @@ describe(FAILURE_ROWS.engineError, () => {
     turn.leave();
     await until("the turn has ended", () => settled(world));
     expect(world.scheduler.of("failed")).toHaveLength(1);
-    expect(world.engine.replies[0]?.closed).toBe(true);
+    await until("the engine's socket is closed", () => world.engine.replies[0]?.closed === true);
   });
 });
 

@@ -335,9 +335,8 @@ export function send(port: number, ask: Ask = {}): Pending {
     path,
     agent: false,
     headers: {
-      ...(bytes === undefined
-        ? {}
-        : { "content-type": "application/json", "content-length": Buffer.byteLength(bytes) }),
+      ...(bytes === undefined ? {} : { "content-type": "application/json" }),
+      ...(bytes === undefined || "transfer-encoding" in headers ? {} : { "content-length": bytes.length }),
       ...(headers as http.OutgoingHttpHeaders),
     },
   });
