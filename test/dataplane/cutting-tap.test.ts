@@ -49,7 +49,7 @@ function withoutUsage(name: string, way: string): Buffer {
 
 // A comment before every event would stay behind: what it stands before is not what it belongs to.
 const WAYS = Object.keys(WAYS_TO_WRITE).filter((way) => way !== "with a comment before every event");
-const stepOf = (way: string): number => (way === "as recorded" || way === "with CRLF" ? 1 : 7);
+const stepOf = (way: string): number => (way === "as recorded" ? 1 : 7);
 
 describe("the cutting tap on a recorded stream", () => {
   it.each(Object.keys(EXPECTED).flatMap((name) => WAYS.map((way) => [name, way] as const)))(
@@ -72,7 +72,7 @@ describe("the cutting tap on a recorded stream", () => {
   );
 
   it("gives the same bytes at every pair of splits of a short stream", () => {
-    for (const way of WAYS) {
+    for (const way of ["as recorded", "with CRLF", "with LF and CR taking turns"]) {
       const bytes = written("made-short.sse", way);
       const expected = withoutUsage("made-short.sse", way);
       for (let first = 1; first < bytes.length; first += 1) {
@@ -184,6 +184,6 @@ it("gives the same bytes and findings for any events in any parts", () => {
       expect(split.bytes.toString("latin1")).toBe(whole.bytes.toString("latin1"));
       expect(split.found).toEqual(whole.found);
     }),
-    { numRuns: 3_000 },
+    { numRuns: 1_500 },
   );
 });

@@ -89,7 +89,7 @@ describe("an answer that is too large to parse", () => {
   it("gives the same wherever its last part is split", () => {
     const bytes = large("behind");
     const expected = tapped(bytes, []);
-    for (let back = 1; back < 420; back += 3) {
+    for (let back = 1; back < 420; back += 11) {
       expect(tapped(bytes, [bytes.length - back, bytes.length - Math.floor(back / 2)])).toEqual(expected);
     }
   });

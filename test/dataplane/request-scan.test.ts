@@ -223,7 +223,7 @@ describe("a scan against JSON.parse", () => {
         const bytes = Buffer.from(text);
         sameCalls(byParse(bytes), byScan(bytes));
       }),
-      { numRuns: 3_000 },
+      { numRuns: 1_000 },
     );
   });
 
@@ -235,10 +235,10 @@ describe("a scan against JSON.parse", () => {
         if (expected !== "invalid_json") accepted += 1;
         sameCalls(expected, byScan(bytes));
       }),
-      { numRuns: 4_000 },
+      { numRuns: 2_000 },
     );
     // Else nothing but refusals were compared.
-    expect(accepted).toBeGreaterThan(300);
+    expect(accepted).toBeGreaterThan(100);
   });
 
   it("accepts any value inside a body, up to the bound on nesting", () => {

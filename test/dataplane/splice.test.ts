@@ -70,7 +70,7 @@ describe("the splice that asks for usage", () => {
         const bytes = Buffer.from(text);
         const scan = scanRequest(bytes, "chat");
         fc.pre(!("code" in scan));
-        const { body, spliced: names } = spliceIncludeUsage(bytes, scan as RequestScan);
+        const { body, spliced: names } = spliceIncludeUsage(bytes, scan);
         const before = JSON.parse(text) as { readonly stream_options?: unknown };
         if (names.length === 0) {
           expect(body).toBe(bytes);
@@ -87,8 +87,8 @@ describe("the splice that asks for usage", () => {
         while (end < bytes.length - start && bytes.at(-1 - end) === body.at(-1 - end)) end += 1;
         expect(["", "null", "nul", "fals", "false"]).toContain(bytes.toString("utf8", start, bytes.length - end));
       }),
-      { numRuns: 3_000 },
+      { numRuns: 600 },
     );
-    expect(edits).toBeGreaterThan(300);
+    expect(edits).toBeGreaterThan(60);
   });
 });
