@@ -8,7 +8,7 @@
  */
 
 /** Nesting beyond this is refused: no request needs it, and a parser behind us may recurse. */
-export const DEPTH_MAX = 512;
+const DEPTH_MAX = 512;
 
 /** The bytes are not JSON. */
 export class JsonProblem extends Error {

@@ -23,7 +23,7 @@ const text = fc.oneof(
 );
 
 /** Any string literal. */
-export const anyString = text.chain(literal);
+const anyString = text.chain(literal);
 
 const number = fc.constantFrom("0", "-0", "1.0", "-12", "1e3", "2E-7", "1.5e+10", "12345678901234567890", "1e400");
 const scalar = fc.oneof(number, anyString, fc.constantFrom("true", "false", "null"));
