@@ -53,6 +53,51 @@ vllm:num_requests_waiting_by_reason{engine="0",reason="deferred"} 2
     expect(load(parallel)?.running).toBe(5);
   });
 
+  test("takes neither buckets, creation times nor other metrics with the same beginning for a gauge", () => {
+    const noise = `# HELP vllm:num_requests_running Number of requests in model execution batches.
+python_info{implementation="CPython",major="3",minor="12"} 1.0
+process_start_time_seconds 1.77e+09
+process_max_fds 1.048576e+06
+vllm:lora_requests_info{max_lora="0",running_lora_adapters="",waiting_lora_adapters=""} 1.7e+09
+vllm:e2e_request_latency_seconds_bucket{engine="0",le="0.3",model_name="m"} 4.0
+vllm:num_requests_running_total{engine="0",model_name="m"} 99.0
+vllm:prefix_cache_queries_created{engine="0",model_name="m"} 1.7e+09
+vllm:num_requests_running{engine="0",model_name="m"} 2.0
+`;
+    expect(load(noise)).toEqual({
+      running: 2,
+      waiting: undefined,
+      kvUsage: undefined,
+      kvCapacityTokens: undefined,
+      cacheHitRate: undefined,
+      takesPriority: false,
+    });
+  });
+
+  test("takes the pool of each data-parallel engine, and its cache's counters with or without their suffix", () => {
+    const page = `vllm:num_requests_running 1
+vllm:cache_config_info{block_size="16",enable_prefix_caching="True",engine="0",num_gpu_blocks="1000"} 1.0
+vllm:cache_config_info{block_size="16",enable_prefix_caching="True",engine="1",num_gpu_blocks="500"} 1.0
+vllm:prefix_cache_queries{engine="0"} 100
+vllm:prefix_cache_hits{engine="0"} 75
+vllm:kv_cache_usage_perc{engine="0"} 0.25
+vllm:kv_cache_usage_perc{engine="1"} 0.75
+`;
+    expect(load(page)).toMatchObject({ kvCapacityTokens: 24_000, cacheHitRate: 0.75, kvUsage: 0.75 });
+  });
+
+  test("does not know the pool while the engine has not sized it", () => {
+    const page = `vllm:num_requests_running 1\nvllm:cache_config_info{block_size="16",num_gpu_blocks="None"} 1.0\n`;
+    expect(load(page)?.kvCapacityTokens).toBeUndefined();
+  });
+
+  test("reads labels with commas, braces, escaped quotes and spaces in them, and a time stamp behind the value", () => {
+    const page = `vllm:num_requests_running{model_name="a, {b} = \\"c\\"" , engine = "0"} 3 1700000000000\r
+vllm:num_requests_running{model_name="d",engine="0",} 4
+`;
+    expect(load(page)?.running).toBe(7);
+  });
+
   test("accepts the spelling with an underscore", () => {
     expect(load("vllm_num_requests_running 4\nvllm_num_requests_waiting 0\n")).toMatchObject({
       running: 4,
@@ -79,6 +124,17 @@ sglang:num_running_reqs{dp_rank="1",tp_rank="0"} 6
 sglang:num_queue_reqs{dp_rank="0",tp_rank="0"} 0
 `;
     expect(load(page)).toMatchObject({ running: 10, waiting: 0, takesPriority: false });
+  });
+});
+
+describe("SGLang's pool", () => {
+  test("is its number of tokens, else pages times their size, each rank of a batch once", () => {
+    const pages = `sglang:num_running_reqs{tp_rank="0"} 1
+sglang:cache_config_info{num_pages="100",page_size="64",tp_rank="0"} 1
+sglang:cache_config_info{num_pages="100",page_size="64",tp_rank="1"} 1
+`;
+    expect(load(pages)?.kvCapacityTokens).toBe(6_400);
+    expect(load(`${pages}sglang:max_total_num_tokens{tp_rank="0"} 7000\n`)?.kvCapacityTokens).toBe(7_000);
   });
 });
 
@@ -118,6 +174,30 @@ describe("what is not there", () => {
       load: undefined,
       startedAtSeconds: undefined,
     });
+  });
+});
+
+describe("work is bounded", () => {
+  // A matcher that backtracks needs hours for these: the test's time-out is the assertion.
+  test.each([
+    ["labels without an end", `vllm:num_requests_running{${"a".repeat(4_000_000)}`],
+    ["many braces", `vllm:num_requests_running{${"}".repeat(4_000_000)} 1`],
+    ["an open string", `vllm:num_requests_running{a="${"x".repeat(4_000_000)}`],
+    ["blanks", `vllm:num_requests_running${" ".repeat(4_000_000)}x y`],
+    ["many such lines", `vllm:num_requests_running{${'a="b",'.repeat(2_000)} 1\n`.repeat(300)],
+  ])("on %s", (_name, text) => {
+    expect(load(`sglang:num_running_reqs 5\n${text}\n`)).toMatchObject({ running: 5 });
+  });
+
+  test("on series without number: the first some thousand count", () => {
+    const text = Array.from({ length: 50_000 }, (_, at) => `vllm:num_requests_running{engine="${at}"} 1\n`).join("");
+    expect(load(text)?.running).toBe(4_096);
+  });
+
+  test("a page is cut off at the limit, and the sample that the cut goes through does not count", () => {
+    const head = "sglang:num_running_reqs 5\n";
+    const filler = `# ${"x".repeat(4 * 1024 * 1024 - head.length - 30)}\n`;
+    expect(load(`${head}${filler}sglang:num_queue_reqs 123456789`)).toMatchObject({ running: 5, waiting: undefined });
   });
 });
 
