@@ -11,7 +11,7 @@ export const MODEL = "smollm2-135m";
 /** Turns that it computes at once. */
 export const SLOTS = 2;
 /** Context of one slot, tokens. */
-export const CONTEXT_TOKENS = 2_048;
+const CONTEXT_TOKENS = 2_048;
 
 const READY_MS = 90_000;
 const SCRIPT = path.join(import.meta.dirname, "engine.py");

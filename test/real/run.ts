@@ -8,10 +8,10 @@
  */
 import { spawn } from "node:child_process";
 import { once } from "node:events";
-import path from "node:path";
+import { fileURLToPath } from "node:url";
 import { SetupError, setUp } from "./setup.ts";
 
-const SUITE = path.join(import.meta.dirname, "suite.ts");
+const SUITE = fileURLToPath(import.meta.resolve("./suite.ts"));
 const WHOLE_RUN_MS = 540_000;
 
 const began = performance.now();
