@@ -120,7 +120,8 @@ class NodeExchange implements Exchange {
   write(bytes: Uint8Array): boolean {
     if (this.over || bytes.length === 0) return true;
     const taken = this.#response.write(Buffer.from(bytes));
-    if (!taken) this.#response.socket?.setTimeout(this.#options.stallMs, () => this.#response.socket?.destroy());
+    // Node's server destroys a socket that times out; a listener of our own would be one more at every stall.
+    if (!taken) this.#response.socket?.setTimeout(this.#options.stallMs);
     return taken;
   }
 
