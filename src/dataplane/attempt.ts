@@ -179,7 +179,7 @@ export function attemptFailed(turn: Turn, phase: AttemptPhase, failure: EngineFa
 }
 
 /** What an engine's Retry-After means: whole seconds or a date, bounded; without one the default. */
-export function retryAfterMs(
+function retryAfterMs(
   text: string | undefined,
   limits: { readonly retryAfterDefaultMs: number; readonly retryAfterHonouredMaxMs: number },
 ): number {

@@ -89,7 +89,7 @@ export function holdsBackpressure(replica: Replica): boolean {
 }
 
 /** @throws TypeError when the text is no URL: the config was validated before. */
-export function targetOf(url: string): EngineTarget {
+function targetOf(url: string): EngineTarget {
   const parsed = new URL(url);
   invariant(parsed.protocol === "http:" || parsed.protocol === "https:", `endpoint ${url} is neither http nor https`);
   const standardPort = parsed.protocol === "https:" ? 443 : 80;

@@ -6,7 +6,7 @@ import http from "node:http";
 import net from "node:net";
 import { afterEach, expect } from "vitest";
 import type { Clock } from "../../src/base/clock.ts";
-import { asDataplaneId, asReplicaId, asRunId, type TurnId } from "../../src/base/ids.ts";
+import { asDataplaneId, asReplicaId, type TurnId } from "../../src/base/ids.ts";
 import {
   createDataplane,
   type Dataplane,
@@ -46,7 +46,7 @@ export async function until(what: string, holds: () => boolean, withinMs = 5_000
 }
 
 /** Time that stands still until the test moves it. */
-export class TestClock implements Clock {
+class TestClock implements Clock {
   #nowMs = 1_000;
   readonly #timers = new Set<{ readonly atMs: number; readonly action: () => void }>();
 
@@ -82,7 +82,7 @@ type Requested = TurnRequest;
 type MessageOf<Type extends DataplaneMessage["type"]> = Extract<DataplaneMessage, { readonly type: Type }>;
 
 /** The scheduler's side of the link, answered by the test. */
-export class TestScheduler implements AdmissionPort {
+class TestScheduler implements AdmissionPort {
   linked = true;
   readonly messages: DataplaneMessage[] = [];
   /** Answers each request at once; undefined: says nothing. */
@@ -426,7 +426,7 @@ export function endpointOf(name: string, url: string, fields: Partial<EndpointCo
   };
 }
 
-export function viewOf(fields: Partial<ReplicaView> = {}): ReplicaView {
+function viewOf(fields: Partial<ReplicaView> = {}): ReplicaView {
   return {
     replica: asReplicaId("a"),
     kind: "generative",
@@ -539,5 +539,3 @@ export function expectError(
   if (typeof expected.message === "string") expect(answer.json.error?.["message"]).toBe(expected.message);
   if (expected.message instanceof RegExp) expect(answer.json.error?.["message"]).toMatch(expected.message);
 }
-
-export const runId = asRunId;
