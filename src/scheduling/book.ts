@@ -173,7 +173,12 @@ export function addTurn(state: SchedulerState, turn: Turn): void {
 }
 
 export function countHeld(state: SchedulerState, turn: Turn): void {
-  turn.caller.held += 1;
+  const { caller } = turn;
+  const { principal } = caller;
+  if (caller.held === 0) caller.waitingSince = state.admissions;
+  if (principal.held === 0) principal.waitingSince = state.admissions;
+  caller.held += 1;
+  principal.held += 1;
   turn.run.held = turn.run.held.length === 0 ? [turn] : [...turn.run.held, turn];
   state.heldCount += 1;
 }
@@ -190,6 +195,7 @@ function closeHeld(state: SchedulerState, turn: Turn): void {
   if (turn.state === "delayed") state.delayed.remove(turn);
   else leaveGroup(turn);
   turn.caller.held -= 1;
+  turn.caller.principal.held -= 1;
   run.held = run.held.length === 1 ? NO_TURNS : run.held.filter((other) => other !== turn);
   state.heldCount -= 1;
 }
@@ -220,6 +226,7 @@ export function markFitting(step: Step, turn: Turn): void {
 export function admit(step: Step, turn: Turn, replica: Replica): void {
   const { run } = turn;
   closeHeld(step.state, turn);
+  countAdmission(step.state, turn.caller);
   fly(step, turn, replica);
   if (!turn.side) {
     setReplica(step, run, replica);
@@ -228,6 +235,13 @@ export function admit(step: Step, turn: Turn, replica: Replica): void {
   }
   step.effects.push(admission(turn, replica));
   if (run.held.length > 0) regroup(step, run);
+}
+
+/** Others with equal shares go before it from here on (groups.ts). Marked by `fly`. */
+function countAdmission(state: SchedulerState, caller: Caller): void {
+  state.admissions += 1;
+  caller.waitingSince = state.admissions;
+  caller.principal.waitingSince = state.admissions;
 }
 
 export function admission(turn: Turn, replica: Replica): SchedulerEffect {

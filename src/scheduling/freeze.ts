@@ -91,6 +91,9 @@ export type FrozenState = {
   readonly config: SchedulingConfig;
   readonly nowMs: number;
   readonly sequence: number;
+  readonly admissions: number;
+  /** Who has held turns, and since when: principal, its number of admissions, its callers with theirs. */
+  readonly waiting: readonly (readonly [string, number, readonly (readonly [string, number])[]])[];
   readonly replicas: readonly FrozenReplica[];
   readonly known: readonly (readonly [string, readonly ReplicaId[]])[];
   readonly services: readonly (readonly [string, WireApi])[];
@@ -122,6 +125,8 @@ export function freeze(state: SchedulerState): FrozenState {
     config: state.config,
     nowMs: state.nowMs,
     sequence: state.sequence,
+    admissions: state.admissions,
+    waiting: freezeWaiting(state),
     replicas: [...state.replicas.values()].map(freezeReplica),
     known: [...state.knownModels].map(([model, set]) => [model, [...set].map((replica) => replica.config.replica)]),
     services: [...state.services.values()].map(({ model, api }) => [model, api]),
@@ -134,6 +139,19 @@ export function freeze(state: SchedulerState): FrozenState {
       weak: freezeKeys(state.recognition.weak, indexOf),
     },
   };
+}
+
+function freezeWaiting(state: SchedulerState): FrozenState["waiting"] {
+  return byId(state.principals.values()).map(({ id, waitingSince, callers }) => [
+    id,
+    waitingSince,
+    byId(callers.values()).map((caller) => [caller.id, caller.waitingSince]),
+  ]);
+}
+
+/** Those with held turns; sorted, since the order in which they came into being is not kept. */
+function byId<Waiting extends { readonly id: string; readonly held: number }>(all: Iterable<Waiting>): Waiting[] {
+  return [...all].filter(({ held }) => held > 0).sort((a, b) => (a.id < b.id ? -1 : 1));
 }
 
 function freezeReplica(replica: Replica): FrozenReplica {
@@ -222,6 +240,9 @@ export function thaw(frozen: FrozenState): SchedulerState {
     fly(step, turn, replica);
     turn.aliveMs = row.aliveMs;
   }
+  for (const turn of turns) if (turn.state !== "flight") countHeld(state, turn);
+  thawWaiting(state, frozen.waiting);
+  // Only when all keys are those of then, turns take their places by them.
   for (const turn of turns) if (turn.state !== "flight") thawHeld(step, turn);
   for (const at of frozen.room) {
     const run = runAt(at);
@@ -237,6 +258,7 @@ export function thaw(frozen: FrozenState): SchedulerState {
   thawKeys(state.recognition.strong, frozen.keys.strong, runAt);
   thawKeys(state.recognition.weak, frozen.keys.weak, runAt);
   state.sequence = frozen.sequence;
+  state.admissions = frozen.admissions;
   state.dirty.clear();
   return state;
 }
@@ -295,8 +317,15 @@ function thawTurn(state: SchedulerState, row: FrozenTurn, run: Run): Turn {
   };
 }
 
+function thawWaiting(state: SchedulerState, waiting: FrozenState["waiting"]): void {
+  for (const [id, waitingSince, callers] of waiting) {
+    const principal = principalFor(state, asPrincipalId(id));
+    principal.waitingSince = waitingSince;
+    for (const [caller, since] of callers) callerFor(principal, asCallerId(caller)).waitingSince = since;
+  }
+}
+
 function thawHeld(step: Step, turn: Turn): void {
-  countHeld(step.state, turn);
   recount(step.state, turn.run);
   if (turn.state === "delayed") step.state.delayed.push(turn);
   else hold(step, turn);

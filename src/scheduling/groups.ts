@@ -46,13 +46,22 @@ export function groupAt(groups: readonly Group[], tier: number): Group {
 /**
  * Whether held turn `a` goes before `b` in the same tier (spec 2, Rank): the principal's turns in flight ÷ its weight,
  * then the caller's turns in flight, then arrival, then the order of the requests.
+ *
+ * Between two principals, and between two callers, with equal shares the one goes first that has waited longer, counted in
+ * admissions since its last one or since its held turns began. Without it the bound of spec 2 ("with k backlogged callers
+ * none waits for more than k admissions") does not hold: where slots are fewer than callers, equal shares are the rule, and
+ * by arrival alone the caller that came first with a thousand turns would be served a thousand times in a row.
  */
 export function ranksBefore(a: Turn, b: Turn): boolean {
   const callerA = a.caller;
   const callerB = b.caller;
   if (callerA !== callerB) {
-    if (callerA.principal.share !== callerB.principal.share) return callerA.principal.share < callerB.principal.share;
+    const principalA = callerA.principal;
+    const principalB = callerB.principal;
+    if (principalA.share !== principalB.share) return principalA.share < principalB.share;
+    if (principalA.waitingSince !== principalB.waitingSince) return principalA.waitingSince < principalB.waitingSince;
     if (callerA.inFlight !== callerB.inFlight) return callerA.inFlight < callerB.inFlight;
+    if (callerA.waitingSince !== callerB.waitingSince) return callerA.waitingSince < callerB.waitingSince;
   }
   return arrivesBefore(a, b);
 }
@@ -62,11 +71,15 @@ function arrivesBefore(a: Turn, b: Turn): boolean {
 }
 
 function callerBefore(a: CallerLane, b: CallerLane): boolean {
-  return a.inFlight === b.inFlight ? arrivesBefore(firstOfCaller(a), firstOfCaller(b)) : a.inFlight < b.inFlight;
+  if (a.inFlight !== b.inFlight) return a.inFlight < b.inFlight;
+  if (a.waitingSince !== b.waitingSince) return a.waitingSince < b.waitingSince;
+  return arrivesBefore(firstOfCaller(a), firstOfCaller(b));
 }
 
 function principalBefore(a: PrincipalLane, b: PrincipalLane): boolean {
-  return a.share === b.share ? callerBefore(firstLane(a), firstLane(b)) : a.share < b.share;
+  if (a.share !== b.share) return a.share < b.share;
+  if (a.waitingSince !== b.waitingSince) return a.waitingSince < b.waitingSince;
+  return callerBefore(firstLane(a), firstLane(b));
 }
 
 // G1 makes both safe.
@@ -106,6 +119,7 @@ function laneOfPrincipal(group: Group, { principal }: Caller): PrincipalLane {
       group,
       principal,
       share: principal.share,
+      waitingSince: principal.waitingSince,
       lanes: new IndexedHeap<CallerLane>(callerBefore),
       marked: [],
       heapIndex: -1,
@@ -122,7 +136,8 @@ function laneOfCaller(parent: PrincipalLane, caller: Caller): CallerLane {
   let lane = byCaller.get(caller);
   if (lane === undefined) {
     const turns = new IndexedHeap<Turn>(arrivesBefore);
-    lane = { parent, caller, inFlight: caller.inFlight, turns, heapIndex: -1 };
+    const { inFlight, waitingSince } = caller;
+    lane = { parent, caller, inFlight, waitingSince, turns, heapIndex: -1 };
     byCaller.set(caller, lane);
     caller.lanes += 1;
     addFresh(caller, lane);
@@ -200,11 +215,13 @@ function refresh(group: Group): void {
     for (const callerLane of lane.marked) {
       if (callerLane.heapIndex === -1) continue;
       callerLane.inFlight = callerLane.caller.inFlight;
+      callerLane.waitingSince = callerLane.caller.waitingSince;
       lane.lanes.fix(callerLane);
       addFresh(callerLane.caller, callerLane);
     }
     lane.marked.length = 0;
     lane.share = lane.principal.share;
+    lane.waitingSince = lane.principal.waitingSince;
     group.lanes.fix(lane);
     addFresh(lane.principal, lane);
   }

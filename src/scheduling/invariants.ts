@@ -46,6 +46,8 @@ function checkCounts(state: SchedulerState, inFlight: readonly Turn[], held: rea
   for (const principal of state.principals.values()) {
     invariant(principal.inFlight === of((turn) => turn.caller.principal, principal), `I2: principal ${principal.id}`);
     invariant(principal.share === principal.inFlight / principal.weight, `I2: share of ${principal.id}`);
+    const heldOfIt = held.filter((turn) => turn.caller.principal === principal).length;
+    invariant(principal.held === heldOfIt, `I2: held of ${principal.id}`);
     for (const caller of principal.callers.values()) {
       invariant(caller.inFlight === of((turn) => turn.caller, caller), `I2: caller ${caller.id}`);
       invariant(caller.held === held.filter((turn) => turn.caller === caller).length, `I2: held of ${caller.id}`);

@@ -11,6 +11,7 @@
  *   only one has, it is that one. Sixteen identical fan-out runs all leave the same first prefix, which then answers
  *   nothing; from the first answer that differs on, each has prefixes of its own. Several turns that go on from one prefix
  *   at the same time are a fan-out, not one conversation: the first continues the run, the others become runs of their own.
+ * - Hashes are scoped to the principal where they are made. All the same a key never leads to another principal's run.
  * - Any other weak key (rule 8) can be shown by the first turn of another conversation: it never says which run it is. The
  *   turn becomes a run of its own that prefers the replica where the key's run was, and is recognised from its second turn
  *   on by its own prefix: that is what confirms it.
@@ -19,6 +20,7 @@
  * R1: an entry names at most two runs; once a third has left the key it stays ambiguous until it is dropped.
  * R2: the list of a table is ordered by the time at which keys were last left, oldest first.
  */
+import type { PrincipalId } from "../base/ids.ts";
 import { LinkedList, type ListLinks } from "../base/linked-list.ts";
 import type { IdentityKey, RunSource } from "../wire/admission.ts";
 import type { Run } from "./state.ts";
@@ -67,7 +69,7 @@ export function keyCount(recognition: Recognition): number {
 export function recognise(
   recognition: Recognition,
   keys: readonly IdentityKey[],
-  bounds: { readonly nowMs: number; readonly ttlMs: number },
+  bounds: { readonly principal: PrincipalId; readonly nowMs: number; readonly ttlMs: number },
 ): Recognised {
   let prefers: Run | undefined;
   let silenced: RunSource | undefined;
@@ -77,7 +79,7 @@ export function recognise(
     if (entry === undefined || bounds.nowMs - entry.atMs > bounds.ttlMs) continue;
     const owner = onlyLive(entry);
     if (owner === "ambiguous") silenced = key.source;
-    else if (owner !== undefined) {
+    else if (owner?.principal.id === bounds.principal) {
       const itself = key.weak !== true || (key.source === "prefix" && owner.mainOpen === 0);
       if (itself) return { run: owner, source: key.source, prefers: undefined };
       prefers ??= owner;

@@ -70,7 +70,7 @@ function findRun(state: SchedulerState, event: Requested): FoundRun {
   if (event.run !== undefined) {
     return { run: runOf(state, principal, event.run), id: event.run, source: "header", prefers: undefined };
   }
-  const bounds = { nowMs: state.nowMs, ttlMs: state.config.identityTtlMs };
+  const bounds = { principal, nowMs: state.nowMs, ttlMs: state.config.identityTtlMs };
   const { run, source, prefers } = recognise(state.recognition, event.keys, bounds);
   if (run !== undefined) return { run, id: run.id, source, prefers };
   // Asked again after an outage, a turn names the fresh run that it was given before.

@@ -77,6 +77,8 @@ export type PrincipalLane = {
   readonly principal: Principal;
   /** Key: the principal's share when the lane was put in its place. */
   share: number;
+  /** Key, as of the principal. */
+  waitingSince: number;
   readonly lanes: IndexedHeap<CallerLane>;
   readonly marked: CallerLane[];
   heapIndex: number;
@@ -87,6 +89,8 @@ export type CallerLane = {
   readonly caller: Caller;
   /** Key: the caller's turns in flight when the lane was put in its place. */
   inFlight: number;
+  /** Key, as of the caller. */
+  waitingSince: number;
   readonly turns: IndexedHeap<Turn>;
   heapIndex: number;
 };
@@ -107,6 +111,9 @@ export type Principal = {
   inFlight: number;
   /** Turns in flight ÷ weight. */
   share: number;
+  held: number;
+  /** Number of admissions (in the whole pool) when it was last admitted, or when its held turns began. */
+  waitingSince: number;
   /** Callers with open turns. */
   readonly callers: Map<CallerId, Caller>;
   readonly runs: Map<RunId, Run>;
@@ -120,6 +127,8 @@ export type Caller = {
   readonly principal: Principal;
   inFlight: number;
   held: number;
+  /** As of the principal. */
+  waitingSince: number;
   /** Number of its lanes, and those whose keys are of now. */
   lanes: number;
   readonly fresh: CallerLane[];
@@ -205,6 +214,8 @@ export type SchedulerState = {
   config: SchedulingConfig;
   nowMs: number;
   sequence: number;
+  /** Turns that were admitted so far. */
+  admissions: number;
   readonly replicas: Map<ReplicaId, Replica>;
   readonly services: Map<string, Service>;
   /** Models seen or configured, with the configured replicas that ever served them. */
@@ -238,6 +249,7 @@ export function createState(config: SchedulingConfig, nowMs: number): SchedulerS
     config,
     nowMs,
     sequence: 0,
+    admissions: 0,
     replicas: new Map(),
     services: new Map(),
     knownModels: new Map(),
@@ -310,8 +322,18 @@ export function* allRuns(state: SchedulerState): Generator<Run> {
 export function principalFor(state: SchedulerState, id: PrincipalId): Principal {
   let principal = state.principals.get(id);
   if (principal === undefined) {
-    const weight = weightOf(state.config, id);
-    principal = { id, weight, inFlight: 0, share: 0, callers: new Map(), runs: new Map(), lanes: 0, fresh: [] };
+    principal = {
+      id,
+      weight: weightOf(state.config, id),
+      inFlight: 0,
+      share: 0,
+      held: 0,
+      waitingSince: 0,
+      callers: new Map(),
+      runs: new Map(),
+      lanes: 0,
+      fresh: [],
+    };
     state.principals.set(id, principal);
   }
   return principal;
@@ -325,7 +347,7 @@ export function weightOf(config: SchedulingConfig, id: PrincipalId): number {
 export function callerFor(principal: Principal, id: CallerId): Caller {
   let caller = principal.callers.get(id);
   if (caller === undefined) {
-    caller = { id, principal, inFlight: 0, held: 0, lanes: 0, fresh: [] };
+    caller = { id, principal, inFlight: 0, held: 0, waitingSince: 0, lanes: 0, fresh: [] };
     principal.callers.set(id, caller);
   }
   return caller;

@@ -61,6 +61,9 @@ export class PlainClassic {
   config: SchedulingConfig;
   nowMs: number;
   sequence = 0;
+  admissions = 0;
+  /** By principal, and by principal and caller: admissions when it was last admitted or its held turns began. */
+  waitingSince = new Map<string, number>();
   replicas: PlainReplica[];
   runs: PlainRun[] = [];
   turns: PlainTurn[] = [];
@@ -154,16 +157,38 @@ export class PlainClassic {
     return [flying.length / weight, flying.filter((other) => other.event.caller === caller).length];
   }
 
+  since({ event }: PlainTurn): [number, number] {
+    const { principal, caller } = event;
+    return [this.waitingSince.get(principal) ?? 0, this.waitingSince.get(`${principal}/${caller}`) ?? 0];
+  }
+
+  /** A turn is about to be held: who has none yet begins to wait. */
+  beginsToWait({ event }: PlainTurn): void {
+    const others = this.turns.filter((other) => other.replica === undefined && other.event.turn !== event.turn);
+    const { principal, caller } = event;
+    const ofPrincipal = others.filter((other) => other.event.principal === principal);
+    if (ofPrincipal.length === 0) this.waitingSince.set(principal, this.admissions);
+    if (ofPrincipal.some((other) => other.event.caller === caller)) return;
+    this.waitingSince.set(`${principal}/${caller}`, this.admissions);
+  }
+
   /** All held turns, the one that goes first in front. */
   ranked(): PlainTurn[] {
     const rows = this.turns
       .filter((turn) => this.isHeld(turn))
-      .map((turn) => ({ turn, shares: this.shares(turn), late: turn.event.class === "batch" ? 1 : 0 }));
+      .map((turn) => ({
+        turn,
+        shares: this.shares(turn),
+        since: this.since(turn),
+        late: turn.event.class === "batch" ? 1 : 0,
+      }));
     rows.sort(
       (a, b) =>
         a.late - b.late ||
         a.shares[0] - b.shares[0] ||
+        a.since[0] - b.since[0] ||
         a.shares[1] - b.shares[1] ||
+        a.since[1] - b.since[1] ||
         a.turn.arrivalMs - b.turn.arrivalMs ||
         a.turn.sequence - b.turn.sequence,
     );
@@ -195,6 +220,9 @@ export class PlainClassic {
 
   admit(turn: PlainTurn, replica: PlainReplica): void {
     const { run, event } = turn;
+    this.admissions += 1;
+    this.waitingSince.set(event.principal, this.admissions);
+    this.waitingSince.set(`${event.principal}/${event.caller}`, this.admissions);
     turn.replica = replica;
     turn.aliveMs = this.nowMs;
     run.lastMs = this.nowMs;
@@ -236,6 +264,7 @@ export class PlainClassic {
         const turn = this.turn(event.turn);
         if (turn?.replica === undefined) return;
         const { replica } = turn;
+        this.beginsToWait(turn);
         turn.replica = undefined;
         turn.run.lastMs = this.nowMs;
         this.forgetReplicas();
@@ -317,8 +346,10 @@ export class PlainClassic {
     run.lastMs = this.nowMs;
     this.dataplane(event.dataplane);
     this.sequence += 1;
-    const sequence = this.sequence;
-    this.turns.push({ event, run, source, arrivalMs, sequence, notBeforeMs: 0, replica: undefined, aliveMs: 0 });
+    const { sequence } = this;
+    const turn = { event, run, source, arrivalMs, sequence, notBeforeMs: 0, replica: undefined, aliveMs: 0 };
+    this.beginsToWait(turn);
+    this.turns.push(turn);
   }
 
   recognise(event: PlainTurn["event"]): {
@@ -339,7 +370,7 @@ export class PlainClassic {
       const owners = row.owners.filter((run) => this.runs.includes(run));
       const [run] = owners;
       if (row.many || owners.length > 1) silent.add(source);
-      else if (run !== undefined) {
+      else if (run?.principal === event.principal) {
         const busy = this.turns.some((turn) => turn.run === run && !turn.event.side);
         if (!weak || (source === "prefix" && !busy)) return { run, id: run.id, source };
         prefers ??= run;

@@ -55,6 +55,38 @@ describe("rank", () => {
     expect(core.finish("q1")).toEqual(["q2>a"]);
   });
 
+  test("between callers with equal shares the one goes first that waits longer since its last admission", () => {
+    const core = Core.up(one);
+    core.ask("x0", { run: "x0", caller: "x" });
+    for (let at = 1; at < 4; at += 1) core.ask(`x${at}`, { run: `x${at}`, caller: "x" });
+    for (let at = 1; at < 4; at += 1) core.after(1).ask(`y${at}`, { run: `y${at}`, caller: "y" });
+    // One slot: whoever ends has none in flight. By arrival alone x would have three in a row.
+    expect(drain(core, "x0", 6)).toEqual(["x1", "y1", "x2", "y2", "x3", "y3"]);
+  });
+
+  test("between principals too: ten callers of one alternate with the only caller of the other", () => {
+    const core = Core.up(one);
+    core.ask("first", { run: "first", principal: "p", caller: "c9" });
+    for (let at = 0; at < 4; at += 1) core.ask(`p${at}`, { run: `p${at}`, principal: "p", caller: `c${at}` });
+    for (let at = 0; at < 3; at += 1) core.ask(`q${at}`, { run: `q${at}`, principal: "q" });
+    expect(drain(core, "first", 6)).toEqual(["p0", "q0", "p1", "q1", "p2", "q2"]);
+  });
+
+  test("a caller that comes back does not go before one that has waited all the time", () => {
+    const core = Core.up(one);
+    core.ask("x0", { run: "x0", caller: "x" });
+    core.ask("x1", { run: "x1", caller: "x" });
+    core.ask("b1", { run: "b1", caller: "b" });
+    core.ask("c1", { run: "c1", caller: "c" });
+    expect(core.finish("x0")).toEqual(["x1>a"]);
+    core.ask("x2", { run: "x2", caller: "x" });
+    expect(core.finish("x1")).toEqual(["b1>a"]);
+    core.ask("b2", { run: "b2", caller: "b" });
+    expect(core.finish("b1")).toEqual(["c1>a"]);
+    core.ask("c2", { run: "c2", caller: "c" });
+    expect(core.finish("c1")).toEqual(["x2>a"]);
+  });
+
   test("a principal's turns in flight are divided by its weight", () => {
     const core = Core.up({
       replicas: [replica("a", { maxInFlight: 4 })],

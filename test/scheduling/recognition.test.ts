@@ -71,6 +71,12 @@ describe("strong keys", () => {
     expect(recognised(core, "t4", { keys: ["tool-calls:0"] })).toBe("fresh-t4 new");
   });
 
+  test("a key never leads to another principal's run", () => {
+    const core = Core.up();
+    turn(core, "t1", { run: "one", principal: "p" }, ["tool-calls:x", "prefix~:x"]);
+    expect(recognised(core, "t2", { principal: "q", keys: ["tool-calls:x", "prefix~:x"] })).toBe("fresh-t2 new");
+  });
+
   test("a turn that is asked for again after an outage keeps its fresh run", () => {
     const core = Core.up({ replicas: [replica("a", { maxInFlight: 1 })] });
     core.ask("x", { run: "x", dataplane: "other" });
