@@ -91,16 +91,6 @@ export class AuxiliarySlots {
     }
   }
 
-  /** Takes every waiter out of its queue and hands it over, for a drain. */
-  dismiss(each: (waiter: Waiter) => void): void {
-    for (const queue of this.#queues.values()) {
-      for (let waiter = queue.first; waiter !== undefined; waiter = queue.first) {
-        this.giveUp(waiter);
-        each(waiter);
-      }
-    }
-  }
-
   #place(waiter: Waiter, replica: Replica): void {
     const { name } = replica.config;
     this.#inFlight.set(name, (this.#inFlight.get(name) ?? 0) + 1);

@@ -84,6 +84,14 @@ export class AuxiliaryRequest implements EngineHandler {
   }
 
   onHead(head: EngineHead): void {
+    try {
+      this.#begin(head);
+    } catch (error) {
+      this.#fault(error);
+    }
+  }
+
+  #begin(head: EngineHead): void {
     const { status, rawHeaders, lengthBytes } = head;
     const exchange = this.#exchange;
     const { sse } = answerKind(rawHeaders);
