@@ -1,5 +1,5 @@
 /** Thrown when the program itself is wrong, never for bad input: bad input is a value (see wire/errors). */
-export class InvariantViolation extends Error {
+class InvariantViolation extends Error {
   override readonly name = "InvariantViolation";
 }
 

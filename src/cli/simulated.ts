@@ -3,7 +3,7 @@ import { startFakeEngine, type FakeEngine } from "../testbed/index.ts";
 import type { EndpointEntry } from "./config/schema.ts";
 
 /** What they serve. */
-export const SIMULATED_MODEL = "sim-8b";
+const SIMULATED_MODEL = "sim-8b";
 
 /** Starts them on free loopback ports; both play one vLLM-like replica on one small GPU each. */
 export async function startSimulatedEngines(): Promise<readonly FakeEngine[]> {

@@ -18,7 +18,6 @@ export type { Front, FrontOptions } from "./front.ts";
 export { createAuth } from "./auth.ts";
 export type { Authenticate, AuthOptions, Identity } from "./auth.ts";
 export { FrameSocket, LINK_SOCKET } from "./frame-socket.ts";
-export { isHeaderName, isHeaderValue } from "./answer-head.ts";
 
 /** A client for both schemes: our own on plain http, undici on https. */
 export function createEngineClient(options: EngineClientOptions): EngineClient {

@@ -23,7 +23,7 @@ type Untimed<Event> = Event extends SchedulerEvent ? Omit<Event, "nowMs"> : neve
 let state: SchedulerState;
 
 function at(nowMs: number, event: Untimed<SchedulerEvent>): readonly SchedulerEffect[] {
-  const outcome = decide(state, { ...event, nowMs } as SchedulerEvent);
+  const outcome = decide(state, { ...event, nowMs });
   state = outcome.state;
   return outcome.effects;
 }

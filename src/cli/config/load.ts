@@ -23,7 +23,7 @@ export type ConfigOutcome =
   | { readonly kind: "ok"; readonly config: Config; readonly file: string | undefined }
   | { readonly kind: "invalid"; readonly problems: readonly string[] };
 
-export const DEFAULT_FILE = "luftpause.yaml";
+const DEFAULT_FILE = "luftpause.yaml";
 
 /** Reserved names that are no config paths (spec 7). */
 const RESERVED = new Set([
