@@ -61,8 +61,9 @@ export const dataplane: Command = {
     reloadOnHangup(log, () => service.reconfigure(endpointsOf(load())));
     return drainOnSignals(
       async () => {
-        front.stopListening();
+        // Readiness falls first: a load balancer sees it while the port still answers.
         await service.drain();
+        front.stopListening();
         parts.close();
         link.close();
         await front.close();

@@ -94,8 +94,9 @@ export const up: Command = {
     });
     return drainOnSignals(
       async () => {
-        front.stopListening();
+        // Readiness falls first: a load balancer sees it while the port still answers.
         await dataplane.drain();
+        front.stopListening();
         parts.close();
         await Promise.all([scheduler.stop(), front.close(), ...simulated.map((engine) => engine.close())]);
       },
