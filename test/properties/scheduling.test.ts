@@ -298,7 +298,7 @@ test("no starvation: with finite demand every held turn is admitted, in both cla
       fc.integer({ min: 1, max: 4 }),
       fc.constantFrom("interactive", "batch"),
       (backlogs, slots, serviceClass) => {
-        const order = serve(backlogs, slots, serviceClass as "interactive" | "batch");
+        const order = serve(backlogs, slots, serviceClass);
         expect(order).toHaveLength(backlogs.reduce((sum, turns) => sum + turns, 0));
       },
     ),
