@@ -55,7 +55,8 @@ export function createProbeClient(connectTimeoutMs: number): ProbeClient {
   return {
     get: (url, apiKey, signal) => ask("GET", url, apiKey, signal),
     post: (url, apiKey, signal) => ask("POST", url, apiKey, signal),
-    close: () => agent.close(),
+    // Probes under way are given up: nobody waits for their answer any more.
+    close: () => agent.destroy(),
   };
 }
 

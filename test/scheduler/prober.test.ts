@@ -128,7 +128,55 @@ describe("a vLLM engine", () => {
     const { prober, probed } = start([endpoint(url)]);
     await prober.start();
     expect(probed()[0]).toMatchObject({ healthy: true, speaks: ["chat"] });
-    expect(prober.problem("a")).toBe("its key is refused (401)");
+    expect(prober.problem("a")).toBe("its key is refused (401 at /v1/chat/completions): see apiKey");
+  });
+
+  test("whose key is refused is asked again, and the problem is gone once it is taken", async () => {
+    const { url, routes } = await engine({ "/health": 200, "/v1/models": MODELS, "/v1/chat/completions": 401 });
+    const { prober, probed } = start([endpoint(url)], { everyMs: 1 });
+    await prober.start();
+    routes["/health"] = 503;
+    await expect.poll(() => prober.problem("a")).toBe("/health answered 503");
+    routes["/health"] = 200;
+    await expect.poll(() => prober.problem("a")).toContain("its key is refused");
+    routes["/v1/chat/completions"] = 400;
+    await expect.poll(() => prober.problem("a")).toBeUndefined();
+    expect(probed().at(-1)?.speaks).toEqual(["chat"]);
+  });
+
+  test("speaks each API whose path does not answer that it is not there, whatever else it answers", async () => {
+    const { url } = await engine({
+      "/health": 200,
+      "/v1/models": MODELS,
+      "/metrics": METRICS,
+      "/v1/chat/completions": 500,
+      "/v1/completions": 405,
+      "/v1/messages": 422,
+      "/v1/responses": 400,
+      "/v1/embeddings": 501,
+      "/v1/decisions": 200,
+    });
+    const { prober, probed } = start([endpoint(url)]);
+    await prober.start();
+    // responses-stateful cannot be asked for: only vLLM keeps them.
+    await expect
+      .poll(() => probed().at(-1)?.speaks)
+      .toEqual(["chat", "messages", "responses", "responses-stateful", "decisions"]);
+  });
+
+  test("learns an API whose question broke at the next probe, and does not ask for the others again", async () => {
+    const { url, routes, seen } = await engine({
+      "/health": 200,
+      "/v1/models": MODELS,
+      "/v1/chat/completions": 400,
+      "/v1/completions": (request) => void request.socket.destroy(),
+    });
+    const { prober, probed } = start([endpoint(url)]);
+    await prober.start();
+    expect(probed()[0]?.speaks).toEqual(["chat"]);
+    routes["/v1/completions"] = 400;
+    await expect.poll(() => probed().at(-1)?.speaks).toEqual(["chat", "completions"]);
+    expect(seen.filter((line) => line === "POST /v1/chat/completions")).toHaveLength(1);
   });
 });
 
@@ -153,7 +201,7 @@ describe("what goes wrong stays with one engine", () => {
     });
     void prober.start();
     await expect.poll(() => probed("b").length, { timeout: 5_000 }).toBeGreaterThan(3);
-    await expect.poll(() => probed("a")[0]).toMatchObject({ healthy: true, load: undefined });
+    await expect.poll(() => probed("a")[0]).toMatchObject({ healthy: true, load: undefined, speaks: ["chat"] });
   });
 
   test.each([
@@ -192,6 +240,50 @@ test("an engine without a health path is healthy by its list of models", async (
   const { prober, probed } = start([endpoint(url)]);
   await prober.start();
   expect(probed()[0]).toMatchObject({ healthy: true, engine: "ollama", models: ["llama"], load: undefined });
+});
+
+test("an engine without a health path is asked for its models also where they are configured", async () => {
+  const { url, routes } = await engine({ "/v1/models": MODELS });
+  const { prober, probed } = start([endpoint(url, { engine: "ollama", models: ["m"] })]);
+  await prober.start();
+  expect(probed()[0]).toMatchObject({ healthy: true });
+  routes["/v1/models"] = 500;
+  await expect.poll(() => prober.problem("a")).toBe("/health answered 404, /v1/models 500");
+});
+
+test("a path that somebody configured must be there", async () => {
+  const { url } = await engine({ "/v1/models": MODELS });
+  const { prober } = start([endpoint(url, { healthPath: "/alive" })]);
+  await prober.start();
+  expect(prober.problem("a")).toBe("/alive answered 404");
+});
+
+test("a single-pass engine is asked for its own routes, at the path of its kind, and never for its load", async () => {
+  const { url, seen } = await engine({
+    "/health": 200,
+    "/v1/models": JSON.stringify({ data: [{ id: "m", owned_by: "sglang" }] }),
+    "/v1/classify": 400,
+  });
+  const { prober, probed } = start([endpoint(url, { kind: "single-pass" })]);
+  await prober.start();
+  expect(probed()[0]).toMatchObject({ healthy: true, engine: "sglang", speaks: ["classify"], load: undefined });
+  expect(seen).not.toContain("GET /metrics");
+  expect(seen).not.toContain("POST /v1/chat/completions");
+});
+
+test("a router of thirty engines is asked without warnings of the runtime", async () => {
+  const warnings: Error[] = [];
+  const onWarning = (warning: Error): void => void warnings.push(warning);
+  process.on("warning", onWarning);
+  closers.push(() => process.off("warning", onWarning));
+  const one = await engine({ "/metrics": METRICS });
+  const router = await engine({ "/health": 200, "/v1/models": MODELS });
+  const loadFrom = Array.from({ length: 30 }, () => one.url);
+  const { prober, probed } = start([endpoint(router.url, { engine: "router", loadFrom })], { everyMs: 1 });
+  await prober.start();
+  await expect.poll(() => probed().length).toBeGreaterThan(3);
+  expect(probed()[0]?.load).toMatchObject({ running: 60, waiting: 30 });
+  expect(warnings).toEqual([]);
 });
 
 test("a router's load is the sum over the engines behind it, unknown when one is", async () => {
@@ -247,6 +339,55 @@ describe("another engine behind the same address", () => {
     routes["/metrics"] = `${METRICS}process_start_time_seconds 200\n`;
     await expect.poll(() => probed().some(({ replaced }) => replaced)).toBe(true);
   });
+});
+
+test("probes of one engine never overlap, also when the pool changes during the first one", async () => {
+  let open = 0;
+  let most = 0;
+  const held: ServerResponse[] = [];
+  const health: Answer = (_request, response) => {
+    open += 1;
+    most = Math.max(most, open);
+    held.push(response);
+    response.on("close", () => {
+      open -= 1;
+    });
+  };
+  const { url, seen } = await engine({ "/health": health, "/v1/models": MODELS });
+  const { prober, probed } = start([endpoint(url)]);
+  void prober.start();
+  await expect.poll(() => held.length).toBe(1);
+  prober.reconfigure([endpoint(url, { maxInFlight: 3 })]);
+  prober.reconfigure([endpoint(url, { maxInFlight: 4 })]);
+  for (let round = 0; round < 5; round += 1) {
+    await expect.poll(() => held.length).toBe(round + 1);
+    held[round]?.end("ok");
+    await expect.poll(() => probed().length).toBe(round + 1);
+  }
+  expect(most).toBe(1);
+  expect(seen.filter((line) => line === "POST /v1/chat/completions")).toHaveLength(1);
+});
+
+test("another key asks again what the engine speaks", async () => {
+  const { url, seen } = await engine({ "/health": 200, "/v1/models": MODELS, "/v1/chat/completions": 400 });
+  const { prober, probed } = start([endpoint(url)]);
+  await prober.start();
+  prober.reconfigure([endpoint(url, { apiKey: "other" })]);
+  const asked = (): number => seen.filter((line) => line === "POST /v1/chat/completions").length;
+  await expect.poll(asked).toBe(2);
+  const rounds = probed().length;
+  await expect.poll(() => probed().length).toBeGreaterThan(rounds + 2);
+  expect(asked()).toBe(2);
+});
+
+test("stopping gives up probes that are under way", async () => {
+  const { url } = await engine({ "/health": () => undefined, "/v1/models": MODELS });
+  const { prober, events } = start([endpoint(url)], { timeoutMs: 600_000 });
+  const first = prober.start();
+  await expect.poll(() => events.length).toBe(1);
+  await prober.stop();
+  await first;
+  expect(events).toHaveLength(1);
 });
 
 test("endpoints that leave are not probed any more, new ones are at once", async () => {
