@@ -58,9 +58,16 @@ export function admitWhereItFits(step: Step, turn: Turn): boolean {
     admit(step, turn, pin);
     return true;
   }
-  const { replicas } = serviceFor(step.state, turn.model, turn.api);
-  const fitting = replicas.filter((replica) => policy.hasRoom(replica, tier));
+  const fitting = candidates(step, turn).filter((replica) => policy.hasRoom(replica, tier));
   if (fitting.length === 0) return false;
   admit(step, turn, policy.place(turn.run, fitting));
   return true;
+}
+
+/** Replicas that serve a free turn, in the order of the config, without those that had no room and gained none (I3). */
+function candidates(step: Step, turn: Turn): readonly Replica[] {
+  const { dirty } = step.state;
+  const service = serviceFor(step.state, turn.model, turn.api);
+  if (dirty.size === 0 || dirty.size >= service.replicas.length) return service.replicas;
+  return [...dirty].filter((replica) => replica.services.includes(service)).sort((a, b) => a.order - b.order);
 }
