@@ -9,6 +9,8 @@ const DEPTH_MAX = 64;
 const TEXT_CHARS_MAX = 1_048_576;
 /** No double has more digits before its point. */
 const DIGITS_MAX = 309;
+/** Only a number of this kind can be more than a double holds. A reviver makes parsing several times dearer. */
+const LARGE_NUMBER = /\d{16}|e[+-]?\d{3}/i;
 
 /**
  * The canonical form of a JSON text; text that does not parse counts as it is.
@@ -18,7 +20,8 @@ export function canonicalJson(text: string): string {
   if (text.length > TEXT_CHARS_MAX) return text;
   if (text.trim() === "") return "{}";
   try {
-    return encode(JSON.parse(text, keepDigits), 0) ?? text;
+    const value: unknown = LARGE_NUMBER.test(text) ? JSON.parse(text, keepDigits) : JSON.parse(text);
+    return encode(value, 0) ?? text;
   } catch {
     // Not JSON, or nested so deep that the parser gives up.
     return text;
