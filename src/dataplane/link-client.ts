@@ -2,6 +2,9 @@
  * A dataplane's end of the link between processes: an AdmissionPort over one connection that is made again each second
  * while it is lost (spec 2, The link). Messages sent meanwhile are dropped: the dataplane hands its state over at the next
  * `onLinked`, so nothing is kept here.
+ *
+ * C1: `onLinked` and `onLost` alternate; nothing is delivered outside of them.
+ * C2: a scheduler of a lower epoch than was seen is never obeyed.
  */
 import { connect, type Socket } from "node:net";
 import { connect as connectTls } from "node:tls";
@@ -14,7 +17,7 @@ export type LinkClientOptions = {
   readonly host: string;
   readonly port: number;
   readonly token: string | undefined;
-  /** Undefined: plain TCP. `ca`: PEM text of the authority, besides those of the system. */
+  /** Undefined: plain TCP. `ca`: PEM text of the authority, instead of those that Node brings. */
   readonly tls?: { readonly ca: string | undefined };
   readonly connectTimeoutMs: number;
   readonly linkRetryMs: number;
@@ -37,6 +40,8 @@ class Client implements AdmissionPort {
   /** Highest epoch seen: a scheduler that was replaced must not be obeyed any more. */
   #epoch = 0;
   #retry: NodeJS.Timeout | undefined;
+  /** Runs until the scheduler has accepted us. */
+  #opening: NodeJS.Timeout | undefined;
   #closed = false;
   /** Why the last try failed: said once, not each second. */
   #problem = "";
@@ -61,12 +66,13 @@ class Client implements AdmissionPort {
   close(): void {
     this.#closed = true;
     clearTimeout(this.#retry);
+    clearTimeout(this.#opening);
     this.#frames?.end("the dataplane stops");
   }
 
   #connect(): void {
-    const { host, port, tls, token } = this.#options;
-    const target = { host, port, timeout: this.#options.connectTimeoutMs };
+    const { host, port, tls, token, connectTimeoutMs } = this.#options;
+    const target = { host, port };
     const socket: Socket =
       tls === undefined ? connect(target) : connectTls({ ...target, ...(tls.ca === undefined ? {} : { ca: tls.ca }) });
     const frames = new FrameSocket(socket, LINK_SOCKET);
@@ -74,6 +80,8 @@ class Client implements AdmissionPort {
     frames.onFrame = (value) => this.#take(value, frames);
     frames.onClosed = (reason) => this.#lost(frames, reason);
     frames.send({ protocol: LINK_PROTOCOL, token } satisfies LinkOpening);
+    // A host that drops packets would else be waited for until the connection counts as dead.
+    this.#opening = setTimeout(() => frames.close(`no answer within ${connectTimeoutMs} ms`), connectTimeoutMs);
   }
 
   #take(value: unknown, frames: FrameSocket): void {
@@ -81,8 +89,9 @@ class Client implements AdmissionPort {
       if (!isLinkAnswer(value)) frames.close("the peer is no scheduler");
       else if (!value.accepted) frames.close(`refused: ${value.reason}`);
       else if (value.epoch < this.#epoch)
-        frames.close(`a scheduler of epoch ${value.epoch}, after one of ${this.#epoch}`);
+        frames.close(`a scheduler of epoch ${value.epoch}, after one of ${this.#epoch}`); // C2
       else {
+        clearTimeout(this.#opening);
         this.#epoch = value.epoch;
         this.#accepted = true;
         this.#problem = "";
@@ -94,12 +103,15 @@ class Client implements AdmissionPort {
       frames.close("malformed message");
       return;
     }
-    if (value.epoch >= this.#epoch) this.#receiver?.onMessage(value.message);
+    if (value.epoch < this.#epoch) return; // C2
+    this.#epoch = value.epoch;
+    this.#receiver?.onMessage(value.message);
   }
 
   #lost(frames: FrameSocket, reason: string): void {
     if (this.#frames !== frames) return;
     this.#frames = undefined;
+    clearTimeout(this.#opening);
     const { host, port, log } = this.#options;
     if (this.#accepted) {
       this.#accepted = false;

@@ -5,6 +5,7 @@
  * F1: the order of frames is the order of `send`.
  * F2: `onClosed` is called once; nothing is delivered after it.
  * F3: a peer that is silent for `deadMs`, sends a malformed or over-long frame, or does not read is cut off.
+ * F4: a socket never outlives `onClosed` by more than CLOSING_MS.
  */
 import type { Socket } from "node:net";
 
@@ -27,6 +28,9 @@ export const LINK_SOCKET: FrameSocketOptions = {
   sendBytesMax: 256 * 1024 * 1024,
 };
 
+/** What was said last must have been taken by then. */
+const CLOSING_MS = 1_000;
+
 const EMPTY = Buffer.alloc(0);
 const BEAT = Buffer.alloc(4);
 
@@ -41,7 +45,8 @@ export class FrameSocket {
   #bytes = 0;
   #outgoing: unknown[] = [];
   #closed = false;
-  #heardMs: number;
+  /** Beats since the peer was last heard. Counted, not timed: a stall of our own is one beat, however long it was. */
+  #silentBeats = 0;
 
   constructor(socket: Socket, options: FrameSocketOptions) {
     this.#socket = socket;
@@ -52,7 +57,6 @@ export class FrameSocket {
     socket.on("close", () => this.close("connection closed"));
     socket.on("error", (error: NodeJS.ErrnoException) => this.close(error.code ?? "connection failed"));
     // The socket's own time-out does not do: our beats count as activity there.
-    this.#heardMs = performance.now();
     this.#beat = setInterval(() => this.#tick(), options.beatMs);
     this.#beat.unref();
   }
@@ -71,9 +75,12 @@ export class FrameSocket {
 
   /** Sends what is queued and closes. */
   end(reason: string): void {
+    if (this.#closed) return;
     this.#flush();
     this.#finish(reason);
     this.#socket.end();
+    // F4: a peer that neither reads nor closes must not keep the socket.
+    setTimeout(() => this.#socket.destroy(), CLOSING_MS).unref();
   }
 
   close(reason: string): void {
@@ -102,8 +109,9 @@ export class FrameSocket {
   }
 
   #tick(): void {
-    const { deadMs } = this.#options;
-    if (performance.now() - this.#heardMs > deadMs) this.close(`no sign of life for ${deadMs} ms`);
+    const { beatMs, deadMs } = this.#options;
+    this.#silentBeats += 1;
+    if (this.#silentBeats * beatMs >= deadMs) this.close(`no sign of life for ${deadMs} ms`);
     else this.#write(BEAT);
   }
 
@@ -115,7 +123,7 @@ export class FrameSocket {
 
   #take(bytes: Buffer): void {
     if (this.#closed) return;
-    this.#heardMs = performance.now();
+    this.#silentBeats = 0;
     this.#parts.push(bytes);
     this.#bytes += bytes.length;
     if (this.#bytes < 4) return;

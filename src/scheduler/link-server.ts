@@ -7,7 +7,13 @@ import { createServer as createTlsServer } from "node:tls";
 import { FrameSocket, LINK_SOCKET } from "../http/index.ts";
 import type { Log } from "../telemetry/index.ts";
 import { LINK_PROTOCOL, type DataplaneMessage, type SchedulerMessage } from "../wire/admission.ts";
-import { isDataplaneMessage, isLinkOpening, OPENING_BYTES_MAX, type LinkAnswer } from "../wire/link-frames.ts";
+import {
+  isDataplaneMessage,
+  isLinkOpening,
+  nameOfMessage,
+  OPENING_BYTES_MAX,
+  type LinkAnswer,
+} from "../wire/link-frames.ts";
 import type { DataplaneSession, DataplaneSink } from "./service.ts";
 
 export type LinkServerOptions = {
@@ -29,7 +35,7 @@ export type LinkServer = {
 
 /** A dataplane fleet is small; what is more is a mistake or an attack. */
 const CONNECTIONS_MAX = 1_024;
-/** The opening must have come by then. */
+/** The opening must have come by then, and the handshake of TLS before it. */
 const OPENING_MS = 5_000;
 
 export function createLinkServer(options: LinkServerOptions): LinkServer {
@@ -64,12 +70,13 @@ export function createLinkServer(options: LinkServerOptions): LinkServer {
     frames.onFrame = (value) => {
       if (session === undefined) opening(value);
       else if (isDataplaneMessage(value)) receive(session, value, frames);
-      else frames.close("unknown message");
+      else frames.close(`malformed message ${nameOfMessage(value)}`);
     };
     frames.onClosed = (reason) => {
       clearTimeout(timer);
       open.delete(frames);
-      if (session !== undefined) options.log("info", "link-closed", { reason });
+      // A stranger that leaves is not worth a line each time; one that was refused has its own.
+      if (session !== undefined) options.log("info", "link-closed", { reason, peer: socket.remoteAddress });
       session?.lost();
     };
   };
@@ -84,14 +91,18 @@ export function createLinkServer(options: LinkServerOptions): LinkServer {
     }
   };
 
-  const server: Server = tls === undefined ? createServer(serve) : createTlsServer({ ...tls }, serve);
+  const server: Server =
+    tls === undefined ? createServer(serve) : createTlsServer({ ...tls, handshakeTimeout: OPENING_MS }, serve);
   server.maxConnections = CONNECTIONS_MAX;
+  const onError = (error: Error): void => options.log("error", "link-listen-fault", { error: String(error) });
   return {
     listen(host, port) {
       return new Promise((resolve, reject) => {
         server.once("error", reject);
         server.listen({ host, port }, () => {
           server.off("error", reject);
+          // No file handle left for a connection is said here: it must not end the scheduler.
+          server.on("error", onError);
           const address = server.address() as AddressInfo;
           resolve({ host: address.address, port: address.port });
         });
