@@ -42,12 +42,9 @@ export function schedulerMetrics(scheduler: Scheduler): Registry {
       healthy.set({ replica }, row.healthy ? 1 : 0);
     }
     for (const serviceClass of ["interactive", "batch"] as const) {
-      const rows = status.held.filter((row) => row.class === serviceClass);
-      held.set(
-        { class: serviceClass },
-        rows.reduce((sum, row) => sum + row.turns, 0),
-      );
-      longest.set({ class: serviceClass }, Math.max(0, ...rows.map((row) => row.longestHeldMs)) / 1000);
+      held.set({ class: serviceClass }, status.heldByClass[serviceClass].turns);
+      const { longestHeldMs } = status.heldByClass[serviceClass];
+      longest.set({ class: serviceClass }, longestHeldMs / 1000);
       for (const [phase, count] of Object.entries(status.runCounts[serviceClass])) {
         runs.set({ class: serviceClass, phase }, count);
       }

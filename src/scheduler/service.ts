@@ -73,8 +73,10 @@ export type Scheduler = {
 /** Probes and ticks begin with `start`; events are taken at once. */
 export function createScheduler(options: SchedulerOptions): Scheduler {
   const { clock, log } = options;
-  let state: SchedulerState = createState(options.config, clock.nowMs());
+  let config = options.config;
+  let state: SchedulerState = createState(config, clock.nowMs());
   let running = false;
+  let stopped = false;
   let poolText = "";
   const pending: SchedulerEvent[] = [];
   const sinks = new Map<DataplaneId, DataplaneSink>();
@@ -117,6 +119,7 @@ export function createScheduler(options: SchedulerOptions): Scheduler {
 
   // H1: effects may come back as events at once (a local dataplane answers by function call).
   const feed = (event: SchedulerEvent): void => {
+    if (stopped) return;
     pending.push(event);
     if (running) return;
     running = true;
@@ -152,10 +155,21 @@ export function createScheduler(options: SchedulerOptions): Scheduler {
 
   const attach = (sink: DataplaneSink): DataplaneSession => {
     let dataplane: DataplaneId | undefined;
+    const lost = (): void => {
+      if (dataplane === undefined || sinks.get(dataplane) !== sink) return;
+      sinks.delete(dataplane);
+      feed({ type: "dataplane-lost", dataplane, nowMs: clock.nowMs() });
+      log("warn", "dataplane-lost", { dataplane });
+      // The grace ends between two ticks: its slots are free at once then.
+      clock.after(config.dataplaneGraceMs, () => feed({ type: "ticked", nowMs: clock.nowMs() }));
+    };
     return {
+      lost,
       receive(message) {
         const nowMs = clock.nowMs();
         if (message.type === "hello") {
+          // One stream is one dataplane: under another name the one before has left.
+          if (dataplane !== message.dataplane) lost();
           dataplane = message.dataplane;
           sinks.set(dataplane, sink);
           const { runs, flights, keys } = message;
@@ -170,14 +184,6 @@ export function createScheduler(options: SchedulerOptions): Scheduler {
         const event = toEvent(message, dataplane, nowMs);
         if (event !== undefined) feed(event);
         else answer(message, sink);
-      },
-      lost() {
-        if (dataplane === undefined || sinks.get(dataplane) !== sink) return;
-        sinks.delete(dataplane);
-        feed({ type: "dataplane-lost", dataplane, nowMs: clock.nowMs() });
-        log("warn", "dataplane-lost", { dataplane });
-        // The grace ends between two ticks: its slots are free at once then.
-        clock.after(options.config.dataplaneGraceMs, () => feed({ type: "ticked", nowMs: clock.nowMs() }));
       },
     };
   };
@@ -202,19 +208,21 @@ export function createScheduler(options: SchedulerOptions): Scheduler {
     attach,
     status() {
       const problems: { [replica: string]: string } = {};
-      for (const { replica } of options.config.replicas) {
+      for (const { replica } of config.replicas) {
         const problem = prober.problem(replica);
         if (problem !== undefined) problems[replica] = problem;
       }
       return { ...snapshot(state), problems };
     },
-    reconfigure(config, endpoints) {
+    reconfigure(next, endpoints) {
+      config = next;
       feed({ type: "pool-configured", config, nowMs: clock.nowMs() });
       prober.reconfigure(endpoints);
       log("info", "pool-configured", { endpoints: endpoints.length });
     },
     counts: () => counts,
     async stop() {
+      stopped = true; // Nothing is decided any more: the log ends with what was carried out.
       cancelTick?.();
       await prober.stop();
       await options.eventLog?.close();

@@ -43,6 +43,8 @@ export type HeldStatus = {
   readonly why: string;
 };
 
+export type HeldTotal = { readonly turns: number; readonly longestHeldMs: number };
+
 export type SchedulerStatus = {
   readonly policy: string;
   readonly capRelease: string;
@@ -51,6 +53,8 @@ export type SchedulerStatus = {
   readonly held: readonly HeldStatus[];
   /** Held turns of callers that are not listed. */
   readonly heldElsewhere: number;
+  /** All held turns, listed or not. */
+  readonly heldByClass: { readonly [Class in ServiceClass]: HeldTotal };
   readonly turns: { readonly held: number; readonly inFlight: number };
   readonly runCounts: { readonly [Class in ServiceClass]: { readonly [Phase in RunPhase]: number } };
   readonly identityKeys: number;
@@ -66,6 +70,7 @@ export function snapshot(state: SchedulerState): SchedulerStatus {
     replicas: [...state.replicas.values()].map((replica) => replicaStatus(state, replica)),
     held: held.slice(0, CALLERS_LISTED_MAX).map((row) => heldStatus(state, row)),
     heldElsewhere: held.slice(CALLERS_LISTED_MAX).reduce((sum, row) => sum + row.turns, 0),
+    heldByClass: { interactive: totalOf(state, held, "interactive"), batch: totalOf(state, held, "batch") },
     turns: { held: state.heldCount, inFlight: state.flightCount },
     runCounts: { interactive: countsOf(state, "interactive"), batch: countsOf(state, "batch") },
     identityKeys: keyCount(state.recognition),
@@ -128,6 +133,16 @@ function heldByCaller(state: SchedulerState): HeldRow[] {
   return [...rows.values()].sort(
     (a, b) => a.longest.arrivalMs - b.longest.arrivalMs || a.longest.sequence - b.longest.sequence,
   );
+}
+
+/** Rows come with the longest held first. */
+function totalOf(state: SchedulerState, rows: readonly HeldRow[], serviceClass: ServiceClass): HeldTotal {
+  const mine = rows.filter((row) => row.longest.class === serviceClass);
+  const first = mine[0]?.longest;
+  return {
+    turns: mine.reduce((sum, row) => sum + row.turns, 0),
+    longestHeldMs: first === undefined ? 0 : Math.round(state.nowMs - first.arrivalMs),
+  };
 }
 
 function heldStatus(state: SchedulerState, { turns, longest }: HeldRow): HeldStatus {
