@@ -22,7 +22,7 @@ import type { Caller, CallerLane, Group, Principal, PrincipalLane, Turn } from "
 /** Lists name lanes that have left until they are next looked at, but no more than so many beside those that are there. */
 const LEFT_MAX = 64;
 
-export function createGroup(tier: number): Group {
+function createGroup(tier: number): Group {
   return {
     tier,
     lanes: new IndexedHeap<PrincipalLane>(principalBefore),
@@ -33,7 +33,7 @@ export function createGroup(tier: number): Group {
 }
 
 /** One group for each tier of a policy. */
-export function createGroups(tiers: number): readonly Group[] {
+function createGroups(tiers: number): readonly Group[] {
   return Array.from({ length: tiers }, (_, tier) => createGroup(tier));
 }
 
