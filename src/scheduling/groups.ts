@@ -33,7 +33,7 @@ function createGroup(tier: number): Group {
 }
 
 /** One group for each tier of a policy. */
-function createGroups(tiers: number): readonly Group[] {
+export function createGroups(tiers: number): readonly Group[] {
   return Array.from({ length: tiers }, (_, tier) => createGroup(tier));
 }
 
