@@ -9,6 +9,11 @@ export function schedulerMetrics(scheduler: Scheduler): Registry {
   const events = new Counter({ name: "luftpause_scheduler_events_total", help: "Events decided.", registers });
   const admitted = new Counter({ name: "luftpause_scheduler_admitted_total", help: "Turns admitted.", registers });
   const rejected = new Counter({ name: "luftpause_scheduler_rejected_total", help: "Turns rejected.", registers });
+  const leftOut = new Counter({
+    name: "luftpause_scheduler_event_log_left_out_total",
+    help: "Events that the decision log could not take: the disk was too slow, or failed.",
+    registers,
+  });
   const gauge = (name: string, help: string, labelNames: readonly string[]) =>
     new Gauge({ name: `luftpause_scheduler_${name}`, help, labelNames: [...labelNames], registers });
   const inFlight = gauge("replica_turns_in_flight", "Turns in flight on a replica.", ["replica"]);
@@ -22,13 +27,14 @@ export function schedulerMetrics(scheduler: Scheduler): Registry {
   const keys = gauge("identity_keys", "Keys by which runs are recognised.", []);
   gauge("up", "Always 1.", []).set(1);
 
-  const before = { events: 0, admitted: 0, rejected: 0 };
+  const before = { events: 0, admitted: 0, rejected: 0, leftOut: 0 };
   const read = registry.metrics.bind(registry);
   registry.metrics = () => {
     const now = scheduler.counts();
     events.inc(now.events - before.events);
     admitted.inc(now.admitted - before.admitted);
     rejected.inc(now.rejected - before.rejected);
+    leftOut.inc(now.leftOut - before.leftOut);
     Object.assign(before, now);
     const status = scheduler.status();
     // A replica that left the config leaves the page with it.

@@ -55,6 +55,13 @@ export type Status = SchedulerStatus & {
   readonly problems: { readonly [replica: string]: string };
 };
 
+export type SchedulerCounts = {
+  readonly events: number;
+  readonly admitted: number;
+  readonly rejected: number;
+  readonly leftOut: number;
+};
+
 export type Scheduler = {
   /** Begins to probe and tick; resolves when every endpoint was probed once. */
   start(): Promise<void>;
@@ -65,8 +72,8 @@ export type Scheduler = {
   status(): Status;
   /** Another pool: validated before, applied at once. */
   reconfigure(config: SchedulingConfig, endpoints: readonly EndpointConfig[]): void;
-  /** Events decided since the start, for metrics. */
-  counts(): { readonly events: number; readonly admitted: number; readonly rejected: number };
+  /** Since the start, for metrics. `leftOut`: events that the decision log could not take. */
+  counts(): SchedulerCounts;
   stop(): Promise<void>;
 };
 
@@ -220,7 +227,7 @@ export function createScheduler(options: SchedulerOptions): Scheduler {
       prober.reconfigure(endpoints);
       log("info", "pool-configured", { endpoints: endpoints.length });
     },
-    counts: () => counts,
+    counts: () => ({ ...counts, leftOut: options.eventLog?.counts().leftOut ?? 0 }),
     async stop() {
       stopped = true; // Nothing is decided any more: the log ends with what was carried out.
       cancelTick?.();

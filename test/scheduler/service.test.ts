@@ -1,107 +1,9 @@
-/** The host of the core: order, no re-entrance, what a dataplane is told, and the decision log. */
-import { mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
-import path from "node:path";
-import { afterEach, describe, expect, test } from "vitest";
+/** The host of the core: order, no re-entrance, what a dataplane is told, and what metrics and status show. */
+import { describe, expect, test } from "vitest";
 import { asCallerId, asDataplaneId, asPrincipalId, asReplicaId, asRunId, asTurnId } from "../../src/base/ids.ts";
-import { createEventLog, createScheduler, type EventLog, type Scheduler } from "../../src/scheduler/index.ts";
-import { replay, type SchedulingConfig } from "../../src/scheduling/index.ts";
-import { SILENT_LOG } from "../../src/telemetry/index.ts";
-import type { DataplaneMessage, SchedulerMessage, TurnRequest } from "../../src/wire/admission.ts";
-
-const CONFIG: SchedulingConfig = {
-  policy: "classic",
-  capRelease: "step",
-  pausedRoomMs: 1_800_000,
-  turnExpiryMs: 600_000,
-  dataplaneGraceMs: 10_000,
-  runIdleExpiryMs: 1_800_000,
-  arrivalKeptMs: 60_000,
-  loadStaleAfterProbes: 3,
-  identityTtlMs: 1_800_000,
-  identityKeysMax: 1_000,
-  principalWeights: [],
-  replicas: [{ replica: asReplicaId("a"), kind: "generative", models: ["m"], speaks: ["chat"], maxInFlight: 1 }],
-};
-
-const principal = asPrincipalId("p");
-const hello: DataplaneMessage = {
-  type: "hello",
-  protocol: 1,
-  dataplane: asDataplaneId("d"),
-  runs: [],
-  flights: [],
-  keys: [],
-};
-
-function request(turn: string, run = `run-${turn}`): TurnRequest {
-  return {
-    type: "requested",
-    turn: asTurnId(turn),
-    principal,
-    caller: asCallerId(""),
-    class: "interactive",
-    model: "m",
-    api: "chat",
-    run: asRunId(run),
-    keys: [],
-    freshRun: asRunId(`fresh-${turn}`),
-    side: false,
-    heldMs: 0,
-    attempt: 0,
-  };
-}
-
-/** A clock that stands until it is moved; timers run in order of time. */
-function fakeClock() {
-  let now = 0;
-  const timers = new Set<{ at: number; action: () => void }>();
-  return {
-    nowMs: () => now,
-    after(delayMs: number, action: () => void) {
-      const timer = { at: now + delayMs, action };
-      timers.add(timer);
-      return () => void timers.delete(timer);
-    },
-    advance(ms: number) {
-      const end = now + ms;
-      for (;;) {
-        const next = [...timers].filter(({ at }) => at <= end).toSorted((a, b) => a.at - b.at)[0];
-        if (next === undefined) break;
-        timers.delete(next);
-        now = next.at;
-        next.action();
-      }
-      now = end;
-    },
-  };
-}
-
-const stops: (() => unknown)[] = [];
-afterEach(async () => {
-  for (const stop of stops.splice(0).toReversed()) await stop();
-});
-
-function makeScheduler(
-  config = CONFIG,
-  eventLog?: EventLog,
-): { scheduler: Scheduler; clock: ReturnType<typeof fakeClock> } {
-  const clock = fakeClock();
-  const scheduler = createScheduler({
-    config,
-    // No endpoint is probed here: the tests speak for the replicas through `attach` and the pool's own config.
-    endpoints: [],
-    clock,
-    log: SILENT_LOG,
-    tickMs: 1_000,
-    probeEveryMs: 2_000,
-    probeTimeoutMs: 2_000,
-    connectTimeoutMs: 2_000,
-    eventLog,
-  });
-  stops.push(() => scheduler.stop());
-  return { scheduler, clock };
-}
+import { schedulerMetrics } from "../../src/scheduler/index.ts";
+import type { SchedulerMessage } from "../../src/wire/admission.ts";
+import { CONFIG, flight, hello, makeScheduler, principal, request } from "./support.ts";
 
 describe("a dataplane", () => {
   test("is welcomed, gets the pool, and is told at once whether its turn is held", () => {
@@ -142,29 +44,7 @@ describe("a dataplane", () => {
   test("that is lost keeps its turns in flight counted for the grace, to the millisecond", () => {
     const { scheduler, clock } = makeScheduler();
     const session = scheduler.attach({ send: () => undefined });
-    session.receive({
-      ...hello,
-      type: "hello",
-      protocol: 1,
-      dataplane: asDataplaneId("d"),
-      runs: [],
-      keys: [],
-      flights: [
-        {
-          turn: asTurnId("t1"),
-          run: asRunId("r"),
-          principal,
-          caller: asCallerId(""),
-          class: "interactive",
-          replica: asReplicaId("a"),
-          side: false,
-          ageMs: 5,
-          model: "m",
-          api: "chat",
-          source: "header",
-        },
-      ],
-    });
+    session.receive({ ...hello, flights: [flight("t1", "r")] });
     expect(scheduler.status().turns.inFlight).toBe(1);
     clock.advance(777);
     session.lost();
@@ -219,60 +99,102 @@ test("a dataplane that answers inside a delivery is not re-entered: effects leav
   ]);
 });
 
-describe("the decision log", () => {
-  test("replays to the same effects, each file on its own, also after rotation", async () => {
-    const folder = mkdtempSync(path.join(tmpdir(), "luftpause-log-"));
-    stops.push(() => rmSync(folder, { recursive: true }));
-    const file = path.join(folder, "decisions.log");
-    const eventLog = createEventLog({
-      path: file,
-      bytesMax: 20_000,
-      filesMax: 3,
-      version: "1",
-      wallMs: () => 0,
-      log: SILENT_LOG,
+describe("several dataplanes", () => {
+  test("each hear of their own turns, and all of the pool", () => {
+    const { scheduler } = makeScheduler();
+    const heard: { readonly [name: string]: SchedulerMessage[] } = { d: [], e: [] };
+    const [d, e] = ["d", "e"].map((name) => {
+      const session = scheduler.attach({ send: (message) => void heard[name]?.push(message) });
+      session.receive({ ...hello, dataplane: asDataplaneId(name) });
+      return session;
     });
-    const { scheduler, clock } = makeScheduler(CONFIG, eventLog);
-    const session = scheduler.attach({ send: () => undefined });
-    session.receive(hello);
-    for (let at = 0; at < 300; at += 1) {
-      clock.advance(10);
-      session.receive(request(`t${at}`, `r${at % 7}`));
-      if (at % 3 === 0) session.receive({ type: "abandoned", turn: asTurnId(`t${at}`), reason: "client-left" });
-      // Lets the writer's stream go on between events, as it would between reads of a socket.
-      if (at % 50 === 0) await new Promise(setImmediate);
-    }
-    await eventLog.close();
-    const files = readdirSync(folder).toSorted();
-    expect(files).toEqual(["decisions.log", "decisions.log.1", "decisions.log.2"]);
-    for (const name of files) {
-      const lines = readFileSync(path.join(folder, name), "utf8").split("\n");
-      expect(replay(lines, { version: "1", force: false })).toMatchObject({ kind: "same" });
-    }
+    d?.receive(request("t1"));
+    e?.receive(request("t2"));
+    scheduler.reconfigure(
+      { ...CONFIG, replicas: [...CONFIG.replicas, { ...CONFIG.replicas[0]!, replica: asReplicaId("b") }] },
+      [],
+    );
+    expect(heard["d"]?.map(({ type }) => type)).toEqual(["welcome", "pool", "held", "pool"]);
+    expect(heard["e"]?.map(({ type }) => type)).toEqual(["welcome", "pool", "held", "pool"]);
+    expect(heard["d"]?.[2]).toMatchObject({ turn: "t1" });
+    expect(heard["e"]?.[2]).toMatchObject({ turn: "t2" });
+    expect(heard["e"]?.[3]).toMatchObject({ replicas: [{ replica: "a" }, { replica: "b" }] });
   });
 
-  test("of another version is refused unless forced, and a changed effect is found", async () => {
-    const folder = mkdtempSync(path.join(tmpdir(), "luftpause-log-"));
-    stops.push(() => rmSync(folder, { recursive: true }));
-    const file = path.join(folder, "decisions.log");
-    const eventLog = createEventLog({
-      path: file,
-      bytesMax: 1_000_000,
-      filesMax: 2,
-      version: "1",
-      wallMs: () => 0,
-      log: SILENT_LOG,
-    });
-    const { scheduler } = makeScheduler(CONFIG, eventLog);
+  test("a new stream of the same dataplane takes the place of the old one, whose end changes nothing", () => {
+    const { scheduler, clock } = makeScheduler();
+    const heard: SchedulerMessage[] = [];
+    const old = scheduler.attach({ send: () => undefined });
+    old.receive({ ...hello, flights: [flight("t1", "r")] });
+    const next = scheduler.attach({ send: (message) => void heard.push(message) });
+    next.receive({ ...hello, flights: [flight("t1", "r")] });
+    old.lost();
+    old.receive({ type: "failed", turn: asTurnId("t1"), reason: "internal" });
+    clock.advance(60_000);
+    expect(scheduler.status().turns.inFlight).toBe(1);
+    next.receive(request("t2"));
+    expect(heard.at(-1)).toMatchObject({ type: "held", turn: "t2" });
+  });
+
+  test("a stream that says hello under another name has left under the first one", () => {
+    const { scheduler, clock } = makeScheduler();
+    const session = scheduler.attach({ send: () => undefined });
+    session.receive({ ...hello, flights: [flight("t1", "r")] });
+    session.receive({ ...hello, dataplane: asDataplaneId("other") });
+    expect(scheduler.status().dataplanes).toMatchObject([
+      { dataplane: "d", linked: false },
+      { dataplane: "other", linked: true },
+    ]);
+    clock.advance(10_000);
+    expect(scheduler.status().turns.inFlight).toBe(0);
+  });
+});
+
+test("a scheduler that has stopped decides nothing any more", async () => {
+  const { scheduler, clock } = makeScheduler();
+  const heard: SchedulerMessage[] = [];
+  const session = scheduler.attach({ send: (message) => void heard.push(message) });
+  session.receive(hello);
+  await scheduler.stop();
+  session.receive(request("t1"));
+  session.lost();
+  clock.advance(60_000);
+  expect(heard.map(({ type }) => type)).toEqual(["welcome", "pool"]);
+});
+
+describe("metrics", () => {
+  test("count every held turn, also of callers that the status sums up, and name no caller, run or turn", async () => {
+    const { scheduler, clock } = makeScheduler();
+    await scheduler.start();
+    const session = scheduler.attach({ send: () => undefined });
+    session.receive(hello);
+    for (let at = 0; at < 60; at += 1) {
+      session.receive({ ...request(`t${at}`), caller: asCallerId(`caller-${at}`) });
+    }
+    clock.advance(2_000);
+    session.receive({ ...request("late"), class: "batch", caller: asCallerId("caller-late") });
+    clock.advance(1_000);
+    const page = await schedulerMetrics(scheduler).metrics();
+    expect(page).toContain('luftpause_scheduler_turns_held{class="interactive"} 60\n');
+    expect(page).toContain('luftpause_scheduler_turns_held{class="batch"} 1\n');
+    expect(page).toContain('luftpause_scheduler_longest_held_seconds{class="interactive"} 3\n');
+    expect(page).toContain('luftpause_scheduler_longest_held_seconds{class="batch"} 1\n');
+    expect(page).toContain('luftpause_scheduler_replica_healthy{replica="a"} 0\n');
+    expect(page).not.toMatch(/caller-|run-t|"t1"/);
+  });
+
+  test("forget a replica that left the config, and count on over reads", async () => {
+    const { scheduler } = makeScheduler();
     const session = scheduler.attach({ send: () => undefined });
     session.receive(hello);
     session.receive({ ...request("t1"), model: "other" });
-    await eventLog.close();
-    const lines = readFileSync(file, "utf8").split("\n");
-    expect(replay(lines, { version: "2", force: false })).toMatchObject({ kind: "refused" });
-    expect(replay(lines, { version: "2", force: true })).toMatchObject({ kind: "same", events: 2, effects: 1 });
-    const changed = lines.map((line) => line.replace("reject-turn", "admit-turn"));
-    expect(replay(changed, { version: "1", force: false })).toMatchObject({ kind: "differs", line: 3 });
-    expect(replay(["hello"], { version: "1", force: false })).toMatchObject({ kind: "broken" });
+    const registry = schedulerMetrics(scheduler);
+    expect(await registry.metrics()).toContain("luftpause_scheduler_rejected_total 1\n");
+    scheduler.reconfigure({ ...CONFIG, replicas: [{ ...CONFIG.replicas[0]!, replica: asReplicaId("b") }] }, []);
+    session.receive({ ...request("t2"), model: "other" });
+    const page = await registry.metrics();
+    expect(page).toContain("luftpause_scheduler_rejected_total 2\n");
+    expect(page).toContain('replica="b"');
+    expect(page).not.toContain('replica="a"');
   });
 });

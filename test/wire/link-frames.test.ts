@@ -124,7 +124,7 @@ function* spoilt(value: unknown, by: unknown, at = ""): Generator<readonly [stri
 describe("a message of a dataplane", () => {
   test.each(FROM_DATAPLANE.map((message) => [message["type"], message]))("%s passes as it is", (_type, message) => {
     expect(isDataplaneMessage(JSON.parse(JSON.stringify(message)))).toBe(true);
-    expect(isDataplaneMessage({ ...(message as Plain), added: "by a later version" })).toBe(true);
+    expect(isDataplaneMessage({ ...message, added: "by a later version" })).toBe(true);
   });
 
   test.each(FROM_DATAPLANE.map((message) => [message["type"], message]))(
@@ -142,7 +142,7 @@ describe("a message of a dataplane", () => {
     "%s does not pass without a field that it needs",
     (_type, message) => {
       for (const [where, other] of spoilt(message, undefined)) {
-        const type = (message as Plain)["type"];
+        const { type } = message;
         const needed = /\[\]\.run$|^\.flights\[\]\.replica$/.test(where) || (where === ".run" && type !== "requested");
         const optional = OPTIONAL.has(where.split(".").at(-1) ?? "");
         expect(isDataplaneMessage(other), where).toBe(optional && !needed);
