@@ -3,7 +3,17 @@
  * ends are of one version and authenticated; the check keeps a fault of the peer from becoming one of ours: what reaches
  * the core has every field that its type promises, of the right kind. Texts are not judged, additional fields are let be.
  */
-import type { DataplaneMessage, SchedulerMessage } from "./admission.ts";
+import type {
+  DataplaneMessage,
+  FlightReport,
+  IdentityKey,
+  KeyReport,
+  ReplicaView,
+  RunReport,
+  RunView,
+  SchedulerMessage,
+  Usage,
+} from "./admission.ts";
 
 /** The first frame of a dataplane. */
 export type LinkOpening = { readonly protocol: number; readonly token: string | undefined };
@@ -20,7 +30,8 @@ export type SchedulerFrame = { readonly epoch: number; readonly message: Schedul
 export const OPENING_BYTES_MAX = 8_192;
 
 type Check = (value: unknown) => boolean;
-type Fields = readonly (readonly [name: string, check: Check])[];
+/** A check for each field of a type, so that none can be forgotten. */
+type Fields<T> = { readonly [Name in keyof T]-?: Check };
 
 const text: Check = (value) => typeof value === "string";
 const flag: Check = (value) => typeof value === "boolean";
@@ -34,145 +45,135 @@ const list =
   (check: Check): Check =>
   (value) =>
     Array.isArray(value) && value.every(check);
-const record =
-  (fields: Fields): Check =>
-  (value) =>
-    object(value) && fields.every(([name, check]) => check((value as { readonly [key: string]: unknown })[name]));
 const oneOf =
   (...values: readonly string[]): Check =>
   (value) =>
     typeof value === "string" && values.includes(value);
 
+function record<T>(fields: Fields<T>): Check {
+  const checks = Object.entries<Check>(fields);
+  return (value) =>
+    object(value) && checks.every(([name, check]) => check((value as { readonly [key: string]: unknown })[name]));
+}
+
 const serviceClass = oneOf("interactive", "batch");
-const identityKeys = list(
-  record([
-    ["source", text],
-    ["hash", text],
-    ["weak", optional(flag)],
-  ]),
-);
-const owner: Fields = [
-  ["run", text],
-  ["principal", text],
-  ["caller", text],
-  ["class", serviceClass],
-];
-const runReport = record([
+const identityKeys = list(record<IdentityKey>({ source: text, hash: text, weak: optional(flag) }));
+const owner = { run: text, principal: text, caller: text, class: serviceClass };
+const recognised = { turn: text, run: text, source: text };
+
+const runReport = record<RunReport>({
   ...owner,
-  ["phase", oneOf("paused", "idle")],
-  ["replica", optional(text)],
-  ["quietMs", count],
-  ["pausedMs", optional(count)],
-]);
-const flightReport = record([
+  phase: oneOf("paused", "idle"),
+  replica: optional(text),
+  quietMs: count,
+  pausedMs: optional(count),
+});
+const flightReport = record<FlightReport>({
   ...owner,
-  ["turn", text],
-  ["model", text],
-  ["api", text],
-  ["source", text],
-  ["replica", text],
-  ["side", flag],
-  ["ageMs", count],
-]);
-const keyReport = record([
-  ["run", text],
-  ["principal", text],
-  ["keys", identityKeys],
-  ["ageMs", count],
-]);
-const turn: Fields = [["turn", text]];
-const turnAndReason: Fields = [...turn, ["reason", text]];
-const recognised: Fields = [...turn, ["run", text], ["source", text]];
+  turn: text,
+  model: text,
+  api: text,
+  source: text,
+  replica: text,
+  side: flag,
+  ageMs: count,
+});
+const keyReport = record<KeyReport>({ run: text, principal: text, keys: identityKeys, ageMs: count });
+const usage = record<Usage>({
+  promptTokens: optional(count),
+  completionTokens: optional(count),
+  cachedTokens: optional(count),
+});
+
+type Of<Message extends { readonly type: string }, Type extends Message["type"]> = Omit<
+  Extract<Message, { readonly type: Type }>,
+  "type"
+>;
+const says = <Type extends DataplaneMessage["type"]>(fields: Fields<Of<DataplaneMessage, Type>>): Check =>
+  record(fields);
+const answers = <Type extends SchedulerMessage["type"]>(fields: Fields<Of<SchedulerMessage, Type>>): Check =>
+  record(fields);
 
 const FROM_DATAPLANE: { readonly [Type in DataplaneMessage["type"]]: Check } = {
-  hello: record([
-    ["protocol", count],
-    ["dataplane", text],
-    ["runs", list(runReport)],
-    ["flights", list(flightReport)],
-    ["keys", list(keyReport)],
-  ]),
-  requested: record([
-    ...turn,
-    ["principal", text],
-    ["caller", text],
-    ["class", serviceClass],
-    ["model", text],
-    ["api", text],
-    ["run", optional(text)],
-    ["keys", identityKeys],
-    ["freshRun", text],
-    ["side", flag],
-    ["heldMs", count],
-    ["attempt", count],
-    ["traceparent", optional(text)],
-  ]),
-  abandoned: record(turnAndReason),
-  started: record(turn),
-  finished: record([
-    ...turn,
-    [
-      "usage",
-      record([
-        ["promptTokens", optional(count)],
-        ["completionTokens", optional(count)],
-        ["cachedTokens", optional(count)],
-      ]),
-    ],
-    ["finishReason", optional(text)],
-    ["paused", flag],
-    ["keys", identityKeys],
-  ]),
-  failed: record(turnAndReason),
-  "pushed-back": record([...turn, ["retryAfterMs", count]]),
-  withdrawn: record(turn),
-  "too-late": record(turn),
-  "open-turns": record([["turns", list(text)]]),
-  "run-ended": record([
-    ["run", text],
-    ["principal", text],
-  ]),
-  explain: record(turn),
-  "run-query": record([
-    ["query", count],
-    ["run", text],
-    ["principal", text],
-  ]),
+  hello: says<"hello">({
+    protocol: count,
+    dataplane: text,
+    runs: list(runReport),
+    flights: list(flightReport),
+    keys: list(keyReport),
+  }),
+  requested: says<"requested">({
+    turn: text,
+    principal: text,
+    caller: text,
+    class: serviceClass,
+    model: text,
+    api: text,
+    run: optional(text),
+    keys: identityKeys,
+    freshRun: text,
+    side: flag,
+    heldMs: count,
+    attempt: count,
+    traceparent: optional(text),
+  }),
+  abandoned: says<"abandoned">({ turn: text, reason: text }),
+  started: says<"started">({ turn: text }),
+  finished: says<"finished">({
+    turn: text,
+    usage,
+    finishReason: optional(text),
+    paused: flag,
+    keys: identityKeys,
+  }),
+  failed: says<"failed">({ turn: text, reason: text }),
+  "pushed-back": says<"pushed-back">({ turn: text, retryAfterMs: count }),
+  withdrawn: says<"withdrawn">({ turn: text }),
+  "too-late": says<"too-late">({ turn: text }),
+  "open-turns": says<"open-turns">({ turns: list(text) }),
+  "run-ended": says<"run-ended">({ run: text, principal: text }),
+  explain: says<"explain">({ turn: text }),
+  "run-query": says<"run-query">({ query: count, run: text, principal: text }),
 };
 
-const replicaView = record([
-  ["replica", text],
-  ["kind", oneOf("generative", "single-pass")],
-  ["engine", text],
-  ["healthy", flag],
-  ["models", list(text)],
-  ["speaks", list(text)],
-  ["reportsLoad", flag],
-]);
+const replicaView = record<ReplicaView>({
+  replica: text,
+  kind: oneOf("generative", "single-pass"),
+  engine: text,
+  healthy: flag,
+  models: list(text),
+  speaks: list(text),
+  reportsLoad: flag,
+});
+const runView = record<RunView>({
+  run: text,
+  class: serviceClass,
+  caller: text,
+  phase: text,
+  replica: optional(text),
+  heldTurns: count,
+  turnsInFlight: count,
+  turns: count,
+  quietMs: count,
+});
 
 const FROM_SCHEDULER: { readonly [Type in SchedulerMessage["type"]]: Check } = {
-  welcome: record([["protocol", count]]),
-  admitted: record([...recognised, ["replica", text]]),
-  held: record(recognised),
-  rejected: record([...recognised, ["code", text], ["message", text]]),
-  withdraw: record(turn),
-  drain: object,
-  explained: record([...turnAndReason, ["place", count]]),
-  "run-known": record([
-    ["query", count],
-    ["view", optional(record([...owner, ["phase", text], ["heldTurns", count], ["turnsInFlight", count]]))],
-  ]),
-  pool: record([["replicas", list(replicaView)]]),
+  welcome: answers<"welcome">({ protocol: count }),
+  admitted: answers<"admitted">({ ...recognised, replica: text }),
+  held: answers<"held">(recognised),
+  rejected: answers<"rejected">({ ...recognised, code: text, message: text }),
+  withdraw: answers<"withdraw">({ turn: text }),
+  drain: answers<"drain">({}),
+  explained: answers<"explained">({ turn: text, reason: text, place: count }),
+  "run-known": answers<"run-known">({ query: count, view: optional(runView) }),
+  pool: answers<"pool">({ replicas: list(replicaView) }),
 };
 
 export function isLinkOpening(value: unknown): value is LinkOpening {
   return isOpening(value);
 }
 
-const isOpening = record([
-  ["protocol", count],
-  ["token", optional(text)],
-]);
+const isOpening = record<LinkOpening>({ protocol: count, token: optional(text) });
 
 export function isLinkAnswer(value: unknown): value is LinkAnswer {
   return object(value) && isAnswer(value as { readonly accepted?: unknown });

@@ -2,68 +2,11 @@
 import { once } from "node:events";
 import { connect, createServer, type AddressInfo, type Server, type Socket } from "node:net";
 import fc from "fast-check";
-import { afterEach, describe, expect, test } from "vitest";
+import { describe, expect, test } from "vitest";
 import { asDataplaneId, asTurnId } from "../../src/base/ids.ts";
-import { createLinkClient, type LinkClient } from "../../src/dataplane/index.ts";
 import { FrameSocket, LINK_SOCKET } from "../../src/http/index.ts";
-import { createLinkServer, type DataplaneSink, type LinkServer } from "../../src/scheduler/index.ts";
-import { SILENT_LOG } from "../../src/telemetry/index.ts";
-import { LINK_PROTOCOL, type DataplaneMessage, type SchedulerMessage } from "../../src/wire/admission.ts";
-
-const closers: (() => unknown)[] = [];
-afterEach(async () => {
-  for (const close of closers.splice(0).toReversed()) await close();
-});
-
-type Heard = { readonly messages: DataplaneMessage[]; sink: DataplaneSink | undefined; lost: number };
-
-async function startServer(
-  options: { readonly token?: string; readonly port?: number; readonly epoch?: number } = {},
-): Promise<Heard & { readonly port: number; readonly server: LinkServer }> {
-  const heard: Heard = { messages: [], sink: undefined, lost: 0 };
-  const server = createLinkServer({
-    attach(sink) {
-      heard.sink = sink;
-      return {
-        receive: (message) => void heard.messages.push(message),
-        lost() {
-          heard.lost += 1;
-        },
-      };
-    },
-    admits: (token) => options.token === undefined || token === options.token,
-    log: SILENT_LOG,
-    ...(options.epoch === undefined ? {} : { epoch: options.epoch }),
-  });
-  closers.push(() => server.close());
-  const { port } = await server.listen("127.0.0.1", options.port ?? 0);
-  return Object.assign(heard, { port, server });
-}
-
-type Events = { readonly log: string[]; readonly messages: SchedulerMessage[]; readonly client: LinkClient };
-
-function startClient(port: number, token?: string, retryMs = 50): Events {
-  const log: string[] = [];
-  const words: string[] = [];
-  const messages: SchedulerMessage[] = [];
-  const client = createLinkClient({
-    host: "127.0.0.1",
-    port,
-    token,
-    connectTimeoutMs: 1_000,
-    linkRetryMs: retryMs,
-    log: (_level, event, fields) => void words.push(`${event} ${fields?.["reason"] ?? ""}`),
-  });
-  closers.push(() => client.close());
-  client.port.attach({
-    onLinked: () => void log.push("linked"),
-    onLost: () => void log.push("lost"),
-    onMessage: (message) => void messages.push(message),
-  });
-  return { log, messages, client };
-}
-
-const open = (turns: string[]): DataplaneMessage => ({ type: "open-turns", turns: turns.map(asTurnId) });
+import { LINK_PROTOCOL, type DataplaneMessage } from "../../src/wire/admission.ts";
+import { closers, encode, open, startClient, startServer } from "./support.ts";
 
 describe("a link", () => {
   test("carries messages both ways in order, whatever their number", async () => {
@@ -173,13 +116,6 @@ describe("frames", () => {
     a.on("error", () => undefined);
     return { a, b, frames, server };
   }
-
-  const encode = (values: unknown[]): Buffer => {
-    const text = Buffer.from(JSON.stringify(values));
-    const head = Buffer.alloc(4);
-    head.writeUInt32BE(text.length, 0);
-    return Buffer.concat([head, text]);
-  };
 
   test("are the same however their bytes are split", async () => {
     const { a, frames } = await pair();
