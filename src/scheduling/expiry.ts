@@ -6,10 +6,6 @@ import type { Dataplane } from "./state.ts";
 export function tick(step: Step): void {
   const { state } = step;
   const { config, nowMs } = state;
-  for (let run = state.room.first; run !== undefined && nowMs - run.pausedMs >= config.pausedRoomMs;) {
-    reviewRoom(step, run);
-    run = state.room.first;
-  }
   for (let run = state.expiry.first; run !== undefined && nowMs - run.lastMs >= config.runIdleExpiryMs;) {
     // A run with open turns is not quiet, however long the turn takes.
     if (run.flights > 0 || run.held.length > 0) touch(state, run);

@@ -5,7 +5,7 @@ import { ranksBefore } from "./groups.ts";
 import type { Policy } from "./policy.ts";
 import { policyNamed } from "./policies.ts";
 import { serviceFor } from "./services.ts";
-import type { Caller, Replica, SchedulerState, Turn } from "./state.ts";
+import type { Caller, Group, Replica, SchedulerState, Turn } from "./state.ts";
 import type { HoldExplanation } from "./types.ts";
 
 /**
@@ -34,13 +34,18 @@ export function explainAll(state: SchedulerState): HoldExplanation[] {
   const policy = policyNamed(state.config.policy);
   const held = [...state.turns.values()].filter((turn) => turn.state !== "flight");
   held.sort((a, b) => (goesBefore(policy, a, b) ? -1 : 1));
+  // Turns of one group can go to the same replicas and meet the same obstacle.
+  const reasons = new Map<Group, string>();
   const seen = new Map<Caller, { interactive: number; batch: number }>();
   return held.map((turn, at) => {
     const counts = seen.get(turn.caller) ?? { interactive: 0, batch: 0 };
     const ahead = counts[turn.class];
     counts[turn.class] += 1;
     seen.set(turn.caller, counts);
-    return { turn: turn.id, reason: holdReason(state, turn) + behind(ahead), place: at + 1 };
+    const group = turn.lane?.parent.group;
+    const reason = (group === undefined ? undefined : reasons.get(group)) ?? holdReason(state, turn);
+    if (group !== undefined) reasons.set(group, reason);
+    return { turn: turn.id, reason: reason + behind(ahead), place: at + 1 };
   });
 }
 

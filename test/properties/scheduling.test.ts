@@ -132,6 +132,8 @@ test("pin respected: a run that generates or is paused goes only to its replica 
           const replica = state.replicas.get(home);
           const serves = replica?.models.includes(turn.model) && (replica.speaks ?? ["chat"]).includes(turn.api);
           if (replica?.healthy === true && serves === true) expect(effect.replica).toBe(home);
+          // A turn for a model that its home does not serve moves the pin, for the next one in this very event too.
+          if (!turn.side) bound.set(`${turn.run.principal.id} ${turn.run.id}`, effect.replica);
         }
         bound = new Map();
         for (const { id, runs } of state.principals.values()) {

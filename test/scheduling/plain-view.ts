@@ -1,5 +1,5 @@
 /** What the core shows of itself, and the same from the plain version: for comparison. */
-import { asRunId, asPrincipalId, asTurnId } from "../../src/base/ids.ts";
+import { asPrincipalId, asRunId } from "../../src/base/ids.ts";
 import { explain, explainAll, runView, snapshot, type SchedulerState } from "../../src/scheduling/index.ts";
 import type { RunPhase, ServiceClass } from "../../src/wire/admission.ts";
 import type { PlainClassic, PlainRun, PlainTurn } from "./plain-classic.ts";
@@ -10,6 +10,7 @@ export type View = {
   readonly runCounts: unknown;
   readonly held: readonly unknown[];
   readonly explanations: readonly unknown[];
+  readonly explainedAlone: readonly unknown[];
 };
 
 export function viewOfPlain(plain: PlainClassic): View {
@@ -42,6 +43,7 @@ export function viewOfPlain(plain: PlainClassic): View {
     runCounts: { interactive: counts(plain, "interactive"), batch: counts(plain, "batch") },
     held: rows(plain, held),
     explanations: plain.ranked().map((turn) => plain.explain(turn)),
+    explainedAlone: plain.ranked().map((turn) => plain.explain(turn)),
   };
 }
 
@@ -64,7 +66,8 @@ export function viewOfCore(state: SchedulerState, plain: PlainClassic): View {
     runs: byName(plain.runs).map((run) => runView(state, asPrincipalId(run.principal), asRunId(run.id))),
     runCounts: status.runCounts,
     held: status.held,
-    explanations: explainAll(state).map((row) => explain(state, asTurnId(row.turn))),
+    explanations: explainAll(state),
+    explainedAlone: explainAll(state).map((row) => explain(state, row.turn)),
   };
 }
 

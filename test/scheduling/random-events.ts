@@ -110,7 +110,10 @@ export function eventFor(plain: PlainClassic, step: Operation, number: number): 
     }
     case "finish": {
       const turn = pick(flying, a);
-      const keys = b % 2 === 0 ? [at(["prefix~:k0", "prefix~:k2", "tool-calls:k3"], c), `tool-calls:k${c % 6}`] : [];
+      const keys =
+        b % 2 === 0
+          ? [at(["prefix~:k0", "prefix~:k2", "tool-calls:k3", "prompt-cache-key~:k1"], c), `tool-calls:k${c % 6}`]
+          : [];
       return turn === undefined ? undefined : finished(nowMs, turn.event.turn, { paused: b % 3 > 0, keys });
     }
     case "start":

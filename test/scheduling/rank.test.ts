@@ -218,8 +218,8 @@ describe("room for paused interactive runs", () => {
     pauseTwo(core);
     core.ask("b1", { run: "b1", class: "batch" });
     core.ask("b2", { run: "b2", class: "batch" });
-    expect(core.after(119_999).tick()).toEqual([]);
-    expect(core.after(1).tick()).toEqual(["b2>a"]);
+    expect(core.after(119_999).start("b1")).toEqual([]);
+    expect(core.after(1).start("b1")).toEqual(["b2>a"]);
     expect(snapshot(core.state).replicas[0]?.keptRoom).toBe(0);
   });
 

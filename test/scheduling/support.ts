@@ -203,6 +203,10 @@ export class Core {
     return this.finish(turn, { paused: true });
   }
 
+  start(turn: string): string[] {
+    return this.feed({ type: "turn-started", nowMs: this.nowMs, turn: asTurnId(turn) });
+  }
+
   fail(turn: string, reason: FailureReason = "engine-error"): string[] {
     return this.feed({ type: "turn-failed", nowMs: this.nowMs, turn: asTurnId(turn), reason });
   }
