@@ -4,6 +4,7 @@ import { asCallerId, asDataplaneId, asPrincipalId, asReplicaId, asRunId, asTurnI
 import { createScheduler, type EventLog, type Scheduler } from "../../src/scheduler/index.ts";
 import type { SchedulingConfig } from "../../src/scheduling/index.ts";
 import { SILENT_LOG } from "../../src/telemetry/index.ts";
+import type { EndpointConfig } from "../../src/wire/endpoint.ts";
 import type { DataplaneMessage, FlightReport, TurnRequest } from "../../src/wire/admission.ts";
 
 export const CONFIG: SchedulingConfig = {
@@ -99,12 +100,13 @@ afterEach(async () => {
 export function makeScheduler(
   config = CONFIG,
   eventLog?: EventLog,
+  endpoints: readonly EndpointConfig[] = [],
 ): { scheduler: Scheduler; clock: ReturnType<typeof fakeClock> } {
   const clock = fakeClock();
   const scheduler = createScheduler({
     config,
-    // No endpoint is probed here: the tests speak for the replicas through `attach` and the pool's own config.
-    endpoints: [],
+    // Without endpoints nothing is probed: the tests speak through `attach` and the pool's own config.
+    endpoints,
     clock,
     log: SILENT_LOG,
     tickMs: 1_000,
