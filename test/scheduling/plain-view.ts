@@ -2,7 +2,8 @@
 import { asPrincipalId, asRunId } from "../../src/base/ids.ts";
 import { explain, explainAll, runView, snapshot, type SchedulerState } from "../../src/scheduling/index.ts";
 import type { RunPhase, ServiceClass } from "../../src/wire/admission.ts";
-import type { PlainClassic, PlainRun, PlainTurn } from "./plain-classic.ts";
+import type { PlainClassic } from "./plain-classic.ts";
+import type { PlainRun, PlainTurn } from "./plain-rules.ts";
 
 export type View = {
   readonly replicas: readonly unknown[];

@@ -6,7 +6,8 @@ import * as fc from "fast-check";
 import { asDataplaneId, asPrincipalId, asReplicaId, asRunId, asTurnId } from "../../src/base/ids.ts";
 import type { SchedulerEvent, SchedulingConfig } from "../../src/scheduling/index.ts";
 import type { FailureReason, FlightReport, RunReport } from "../../src/wire/admission.ts";
-import type { PlainClassic, PlainTurn } from "./plain-classic.ts";
+import type { PlainClassic } from "./plain-classic.ts";
+import type { PlainTurn } from "./plain-rules.ts";
 import { config, finished, key, linked, probed, replica, requested, sample } from "./support.ts";
 
 export type Operation = {
