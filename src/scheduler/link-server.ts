@@ -38,13 +38,17 @@ const CONNECTIONS_MAX = 1_024;
 /** The opening must have come by then, and the handshake of TLS before it. */
 const OPENING_MS = 5_000;
 
+/** A scheduler has little to say, some hundred bytes for a turn: this much unread is a dataplane that is stuck. */
+const SEND_BYTES_MAX = 32 * 1024 * 1024;
+
 export function createLinkServer(options: LinkServerOptions): LinkServer {
   const { tls } = options;
   const open = new Set<FrameSocket>();
   const epoch = options.epoch ?? 1;
 
   const serve = (socket: Socket): void => {
-    const frames = new FrameSocket(socket, { ...LINK_SOCKET, frameBytesMax: OPENING_BYTES_MAX });
+    const limits = { frameBytesMax: OPENING_BYTES_MAX, sendBytesMax: SEND_BYTES_MAX };
+    const frames = new FrameSocket(socket, { ...LINK_SOCKET, ...limits });
     let session: DataplaneSession | undefined;
     open.add(frames);
     const timer = setTimeout(() => frames.close("no opening"), OPENING_MS);

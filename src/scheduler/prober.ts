@@ -48,6 +48,8 @@ type Watched = {
   /** The last words that were logged about its key. */
   refusalLogged: string | undefined;
   looping: boolean;
+  /** Pause after the first round, in periods. */
+  firstPause: number;
   cancelTimer: (() => void) | undefined;
   gone: boolean;
 };
@@ -63,7 +65,9 @@ export function createProber(options: ProberOptions): Prober {
     const startedMs = clock.nowMs();
     await probe(one);
     if (one.gone) return;
-    const delayMs = Math.max(0, options.probeEveryMs - (clock.nowMs() - startedMs));
+    const everyMs = options.probeEveryMs * one.firstPause;
+    one.firstPause = 1;
+    const delayMs = Math.max(0, everyMs - (clock.nowMs() - startedMs));
     one.cancelTimer = clock.after(delayMs, () => void loop(one)); // Rejects only when the core has a bug.
   };
 
@@ -109,6 +113,8 @@ export function createProber(options: ProberOptions): Prober {
   return {
     async start() {
       started = true;
+      // A large pool is asked all over the period, not in bursts that hold up everything else in the process.
+      for (const [at, one] of watched.entries()) one.firstPause = (at + 1) / watched.length;
       await Promise.all(watched.map(loop));
     },
     reconfigure(endpoints) {
@@ -147,6 +153,7 @@ function watch(endpoint: EndpointConfig): Watched {
     health: undefined,
     refusalLogged: undefined,
     looping: false,
+    firstPause: 1,
     cancelTimer: undefined,
     gone: false,
   };

@@ -125,6 +125,33 @@ test("an engine that never answers holds up neither the others nor the end of th
   expect(scheduler.status().problems).toEqual({ a: "timed out" });
 });
 
+test("a pool is probed all over the period, each engine once in it", async () => {
+  const names = ["a", "b", "c", "d"];
+  const asked: string[] = [];
+  const engines = await Promise.all(
+    names.map((name) =>
+      engine({
+        ...WELL,
+        "/health": (_request, response) => {
+          asked.push(name);
+          response.end();
+        },
+      }),
+    ),
+  );
+  const replicas = names.map((name) => ({ ...LEARNED.replicas[0]!, replica: asReplicaId(name) }));
+  const endpoints = engines.map(({ url }, at) => endpoint(url, { name: replicas[at]!.replica }));
+  const { scheduler, clock } = makeScheduler({ ...LEARNED, replicas }, undefined, endpoints);
+  await scheduler.start();
+  expect(asked.splice(0).toSorted()).toEqual(names);
+  for (let quarter = 0; quarter < 8; quarter += 1) {
+    clock.advance(500);
+    const { events } = scheduler.counts();
+    await expect.poll(() => asked.splice(0)).toEqual([names[quarter % 4]]);
+    await expect.poll(() => scheduler.counts().events).toBe(events + 1);
+  }
+});
+
 test("the problems of a pool are those of the pool that counts", async () => {
   const one = await engine({ ...WELL, "/health": 503 });
   const { scheduler } = await start();
