@@ -26,6 +26,7 @@ export type RequestScan = {
   readonly streamOptions: ByteRange | undefined;
   /** The whole top-level object, for insertions before its `}`. */
   readonly root: ByteRange;
+  /** None when there are more than are kept (request-scan.ts). */
   readonly messages: readonly ScannedMessage[];
   readonly lastToolCalls: readonly EchoedToolCall[];
 };

@@ -253,19 +253,15 @@ export class JsonScan {
     return at;
   }
 
-  /** Whether the key read last is this name, however it was escaped. The name is ASCII. */
+  /** Whether the key read last is this name, however it was escaped. The name is ASCII letters and `_`. */
   keyIs(name: string): boolean {
-    const from = this.keyStart;
-    if (this.keyEscaped) return this.#keyText() === name;
-    if (this.keyEnd - from !== name.length) return false;
+    const { bytes, keyStart, keyEnd } = this;
+    if (this.keyEscaped) return isEscaped(bytes, keyStart, keyEnd, name);
+    if (keyEnd - keyStart !== name.length) return false;
     for (let index = 0; index < name.length; index += 1) {
-      if (this.bytes[from + index] !== name.charCodeAt(index)) return false;
+      if (bytes[keyStart + index] !== name.charCodeAt(index)) return false;
     }
     return true;
-  }
-
-  #keyText(): string {
-    return this.text(this.keyStart - 1, this.keyEnd + 1, true);
   }
 
   /** The text of the string at [start, end), quotes included in the range. */
@@ -289,6 +285,38 @@ function hasStop(word: number): boolean {
   const stops =
     ((quote - 0x01010101) & ~quote) | ((backslash - 0x01010101) & ~backslash) | ((word - 0x20202020) & ~word);
   return (stops & 0x80808080) !== 0;
+}
+
+/**
+ * Whether string content that was read before says this name. Stops at the first character that differs and makes no
+ * string: a body of nothing but escaped keys must not cost more than any other.
+ */
+function isEscaped(bytes: Buffer, start: number, end: number, name: string): boolean {
+  let at = start;
+  for (let index = 0; index < name.length; index += 1) {
+    if (at >= end) return false;
+    let code = bytes[at] ?? 0;
+    at += 1;
+    if (code === BYTE.backslash) {
+      // The other escapes stand for what is in no name.
+      if (bytes[at] !== 0x75) return false;
+      code = hexValue(bytes, at + 1);
+      at += 5;
+    }
+    if (code !== name.charCodeAt(index)) return false;
+  }
+  return at === end;
+}
+
+/** Of four hex digits. */
+function hexValue(bytes: Buffer, from: number): number {
+  let value = 0;
+  for (let at = from; at < from + 4; at += 1) {
+    const digit = bytes[at] ?? 0;
+    // The low four bits of a letter are one less than its place after nine.
+    value = value * 16 + (digit & 0x0f) + (isDigit(digit) ? 0 : 9);
+  }
+  return value;
 }
 
 function isDigit(byte: number | undefined): boolean {

@@ -2,8 +2,10 @@
  * One pass over the body of a turn: valid JSON or not, which model, streaming or not, where its messages are. The body is
  * not parsed into objects: that would double the fixed cost of a turn (bench/overhead).
  *
- * Q1: every byte of the body is read once, whatever is looked for; only the echoed tool calls are read a second time.
- * Q2: of duplicate keys the last one counts, and keys are compared with their escapes resolved, as JSON.parse has it.
+ * Q1: every byte of the body is read once, whatever is looked for; only the echoed tool calls and `stream_options` are read a
+ *     second time.
+ * Q2: what is kept of a body is bounded, whatever is in it.
+ * Q3: of duplicate keys the last one counts, and keys are compared with their escapes resolved, as JSON.parse has it.
  */
 import type { WireApi } from "../wire/endpoint.ts";
 import type { ByteRange, EchoedToolCall, RequestScan, ScannedMessage, ScanProblem } from "./inspection.ts";
@@ -11,6 +13,12 @@ import { BYTE, JsonProblem, JsonScan } from "./json-scan.ts";
 
 /** A client that echoes more calls than this is not recognised by them (the tap keeps no more of an answer either). */
 const CALLS_MAX = 256;
+
+/** A longer conversation is not recognised by its prefix: two bytes make a message, and each costs 50 bytes to keep. */
+const MESSAGES_MAX = 16_384;
+
+/** A longer name is none: it would go into errors, events and the link. */
+const MODEL_BYTES_MAX = 1_024;
 
 /** True, as the first byte of its word: a scanned value that begins so is `true`. */
 const TRUE = 0x74;
@@ -63,7 +71,7 @@ class RequestWalk {
     if (cursor.peek() !== -1) throw new JsonProblem(cursor.at, "something follows the object");
     if (this.#model === undefined || this.#model === "") {
       const message = this.#modelSeen
-        ? "`model` must be a string that names a model"
+        ? `\`model\` must be a string of 1 to ${MODEL_BYTES_MAX} bytes that names a model`
         : "`model` is missing: name the model to ask";
       return { code: "missing_model", message, param: "model" };
     }
@@ -73,7 +81,7 @@ class RequestWalk {
       includeUsage: this.#asksForUsage(),
       streamOptions: this.#streamOptions,
       root,
-      messages: this.#messages,
+      messages: this.#messages.length > MESSAGES_MAX ? [] : this.#messages,
       lastToolCalls: this.#calls === undefined ? [] : echoedCalls(cursor, this.#calls.start),
     };
   }
@@ -90,7 +98,8 @@ class RequestWalk {
     } else if (cursor.keyIs("model")) {
       cursor.value(1);
       this.#modelSeen = true;
-      this.#model = first === BYTE.quote ? cursor.text(start, cursor.at, cursor.escaped) : undefined;
+      const isName = first === BYTE.quote && cursor.at - start - 2 <= MODEL_BYTES_MAX;
+      this.#model = isName ? cursor.text(start, cursor.at, cursor.escaped) : undefined;
     } else if (cursor.keyIs("stream")) {
       cursor.value(1);
       this.#stream = first === TRUE;
@@ -133,7 +142,8 @@ class RequestWalk {
         else if (isCalls) calls = first === BYTE.openArray ? { start: from, end: cursor.at } : undefined;
       } while (cursor.nextMember());
     }
-    this.#messages.push({ start, end: cursor.at, role });
+    // One more than are kept shows that there were too many.
+    if (this.#messages.length <= MESSAGES_MAX) this.#messages.push({ start, end: cursor.at, role });
     if (role === "assistant") this.#calls = calls;
   }
 }
@@ -169,11 +179,8 @@ export function memberValue(cursor: JsonScan, at: number, name: string): FoundVa
   let found: FoundValue | undefined;
   if (cursor.peek() !== BYTE.openObject || !cursor.firstMember()) return undefined;
   do {
-    const first = cursor.peek();
-    const start = cursor.at;
-    const isIt = cursor.keyIs(name);
-    cursor.value(0);
-    if (isIt) found = { start, end: cursor.at, first };
+    if (cursor.keyIs(name)) found = valueAt(cursor);
+    else cursor.value(0);
   } while (cursor.nextMember());
   return found;
 }
@@ -184,32 +191,67 @@ function echoedCalls(cursor: JsonScan, at: number): readonly EchoedToolCall[] {
   cursor.at = at;
   if (!cursor.firstElement()) return calls;
   do {
-    const first = cursor.peek();
-    const start = cursor.at;
-    cursor.value(0);
-    const end = cursor.at;
-    const call = first === BYTE.openObject ? echoedCall(cursor, start) : undefined;
+    if (cursor.peek() !== BYTE.openObject) {
+      cursor.value(0);
+      continue;
+    }
+    const call = echoedCall(cursor);
     if (call !== undefined) calls.push(call);
     if (calls.length > CALLS_MAX) return [];
-    cursor.at = end;
   } while (cursor.nextElement());
   return calls;
 }
 
-function echoedCall(cursor: JsonScan, start: number): EchoedToolCall | undefined {
+/** Reads the call at the cursor, each byte of it once: its arguments can be most of a body. */
+function echoedCall(cursor: JsonScan): EchoedToolCall | undefined {
+  let id: FoundValue | undefined;
+  let called: Described | undefined;
   // A custom tool has its text in `input` instead of arguments.
-  const described = memberValue(cursor, start, "function") ?? memberValue(cursor, start, "custom");
-  if (described === undefined) return undefined;
-  const name = stringOf(cursor, memberValue(cursor, described.start, "name"));
-  if (name === undefined) return undefined;
-  const value = memberValue(cursor, described.start, "arguments") ?? memberValue(cursor, described.start, "input");
+  let custom: Described | undefined;
+  if (!cursor.firstMember()) return undefined;
+  do {
+    if (cursor.keyIs("function")) called = describedAt(cursor);
+    else if (cursor.keyIs("custom")) custom = describedAt(cursor);
+    else if (cursor.keyIs("id")) id = valueAt(cursor);
+    else cursor.value(0);
+  } while (cursor.nextMember());
+  const described = called ?? custom;
+  const name = stringOf(cursor, described?.name);
+  if (described === undefined || name === undefined) return undefined;
+  const value = described.arguments ?? described.input;
   return {
-    id: stringOf(cursor, memberValue(cursor, start, "id")) ?? "",
+    id: stringOf(cursor, id) ?? "",
     name,
     // Some clients send the arguments as an object: its text counts, which the canonical form makes comparable.
     arguments:
       stringOf(cursor, value) ?? (value === undefined ? "" : cursor.bytes.toString("utf8", value.start, value.end)),
   };
+}
+
+type Described = { name?: FoundValue; arguments?: FoundValue; input?: FoundValue };
+
+/** What an object says about the function that is called; nothing, where it is no object. */
+function describedAt(cursor: JsonScan): Described {
+  const described: Described = {};
+  if (cursor.peek() !== BYTE.openObject) {
+    cursor.value(0);
+    return described;
+  }
+  if (!cursor.firstMember()) return described;
+  do {
+    if (cursor.keyIs("name")) described.name = valueAt(cursor);
+    else if (cursor.keyIs("arguments")) described.arguments = valueAt(cursor);
+    else if (cursor.keyIs("input")) described.input = valueAt(cursor);
+    else cursor.value(0);
+  } while (cursor.nextMember());
+  return described;
+}
+
+function valueAt(cursor: JsonScan): FoundValue {
+  const first = cursor.peek();
+  const start = cursor.at;
+  cursor.value(0);
+  return { start, end: cursor.at, first };
 }
 
 function stringOf(cursor: JsonScan, value: FoundValue | undefined): string | undefined {

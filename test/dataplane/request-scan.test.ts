@@ -151,6 +151,49 @@ describe("what a scan finds", () => {
     expect(scanned(calls(257)).lastToolCalls).toHaveLength(0);
   });
 
+  it("is no messages when there are absurdly many, but the calls of the last answer all the same", () => {
+    const many = (count: number): string =>
+      `{"model":"m","messages":[${"0,".repeat(count - 1)}{"role":"assistant","tool_calls":[{"id":"a","function":{"name":"f"}}]}]}`;
+    expect(scanned(many(16_384)).messages).toHaveLength(16_384);
+    expect(scanned(many(16_385)).messages).toHaveLength(0);
+    expect(scanned(many(16_385)).lastToolCalls).toEqual([{ id: "a", name: "f", arguments: "" }]);
+    expect(scanned(`${many(16_385).slice(0, -1)},"messages":[{"role":"user"}]}`).messages).toHaveLength(1);
+  });
+
+  it("is what a call says last, in whatever order and however often it says it", () => {
+    const calls = (text: string): unknown =>
+      scanned(`{"model":"m","messages":[{"role":"assistant","tool_calls":[${text}]}]}`).lastToolCalls;
+    expect(
+      calls(
+        '{"function":{"name":"g","arguments":"1","arguments":"2","n\\u0061me":"f"},"id":"a","id":"b"},{"custom":{"input":"in","name":"c"},"id":"d"}',
+      ),
+    ).toEqual([
+      { id: "b", name: "f", arguments: "2" },
+      { id: "d", name: "c", arguments: "in" },
+    ]);
+    // The function counts where both stand, even if it says nothing; the later of two functions counts.
+    expect(calls('{"custom":{"name":"c"},"function":7}')).toEqual([]);
+    expect(calls('{"function":{"name":"f"},"function":{}}')).toEqual([]);
+    expect(
+      calls('7,{},[],{"function":{"name":7}},{"function":{"name":"f","x":{"name":"g"}},"x":[{"id":"z"}]}'),
+    ).toEqual([{ id: "", name: "f", arguments: "" }]);
+  });
+
+  it("is nothing that a key only resembles", () => {
+    for (const key of [
+      "mod\\u0065",
+      "model\\u0065",
+      "mod\\u0065\\n",
+      "mod\\nel",
+      "mod\\u0165l",
+      "mod\\u0045l",
+      "\\u006d",
+    ]) {
+      expect(problem(`{"${key}":"m"}`)?.code).toBe("missing_model");
+    }
+    expect(scanned('{"\\u006D\\u006Fd\\u0065\\u006c":"m"}').model).toBe("m");
+  });
+
   it("is the model of a text completion, whose prompt has no messages", () => {
     const found = scanRequest(
       Buffer.from('{"prompt":["a","b"],"messages":[{"role":"user"}],"model":"m"}'),
@@ -196,9 +239,10 @@ describe("what is wrong with a body", () => {
 
   it.each([
     ["{}", "`model` is missing: name the model to ask"],
-    ['{"model":""}', "`model` must be a string that names a model"],
-    ['{"model":null}', "`model` must be a string that names a model"],
-    ['{"model":"m","model":7}', "`model` must be a string that names a model"],
+    ['{"model":""}', "`model` must be a string of 1 to 1024 bytes that names a model"],
+    [`{"model":"${"x".repeat(1_025)}"}`, "`model` must be a string of 1 to 1024 bytes that names a model"],
+    ['{"model":null}', "`model` must be a string of 1 to 1024 bytes that names a model"],
+    ['{"model":"m","model":7}', "`model` must be a string of 1 to 1024 bytes that names a model"],
   ])("%j", (body, message) => {
     expect(problem(body)).toEqual({ code: "missing_model", message, param: "model" });
   });
