@@ -200,7 +200,10 @@ export const configSchema = z.strictObject({
       eventLog: z
         .strictObject({
           path: z.string().min(1).describe("File; older parts get .1, .2, … behind their name."),
-          bytesMax: positive(64 * 1024 * 1024, "The file is rotated at this size of its events; the known runs at its head come on top."),
+          bytesMax: positive(
+            64 * 1024 * 1024,
+            "The file is rotated at this size of its events; the known runs at its head come on top.",
+          ),
           filesMax: positive(8, "Parts kept, the running one included."),
         })
         .nullable()
