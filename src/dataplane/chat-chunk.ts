@@ -12,8 +12,10 @@ type OpenCall = { readonly choice: number; id: string; name: string; arguments: 
 
 /** Calls of one answer that are kept; a model that loops must not grow a table. */
 const CALLS_MAX = 256;
-/** Arguments of one answer that are kept, all calls together. What is cut matches no echo, only ids and names do. */
-const ARGUMENT_CHARS_MAX = 1_048_576;
+/** Ids, names and arguments that are kept of one answer, all calls together. What is cut matches no echo. */
+const CALL_CHARS_MAX = 1_048_576;
+/** The reason goes over the link and into events: no engine's is longer than a word. */
+const REASON_CHARS_MAX = 64;
 
 export class ChatChunks {
   started = false;
@@ -25,7 +27,7 @@ export class ChatChunks {
   readonly #calls: OpenCall[] = [];
   /** The call that deltas of a choice and index go on with; also by choice, index and id. */
   readonly #open = new Map<string, OpenCall>();
-  #argumentChars = 0;
+  #callChars = 0;
 
   /** Calls with a name: a delta that never names its function is none. */
   get toolCalls(): readonly AnsweredToolCall[] {
@@ -47,7 +49,7 @@ export class ChatChunks {
 
   #takeChoice(choice: Loose, position: number): void {
     const reason = choice["finish_reason"];
-    if (hasText(reason)) this.finishReason = reason;
+    if (hasText(reason)) this.finishReason = reason.slice(0, REASON_CHARS_MAX);
     if (hasText(choice["text"])) this.started = true;
     const delta = isObject(choice["delta"]) ? choice["delta"] : choice["message"];
     if (!isObject(delta)) return;
@@ -66,16 +68,21 @@ export class ChatChunks {
     const id = typeof delta["id"] === "string" ? delta["id"] : "";
     const described = firstObject(delta["function"], delta["custom"]) ?? delta;
     const name = typeof described["name"] === "string" ? described["name"] : "";
-    const call = this.#callAt(place, id) ?? this.#addCall(place, { choice, id, name: "", arguments: "" });
+    const call = this.#callAt(place, id) ?? this.#addCall(place, choice);
     if (call === undefined) return;
-    if (call.id === "" && id !== "") {
+    if (call.id === "" && id !== "" && this.#fits(id)) {
       call.id = id;
       this.#open.set(`${place}:${id}`, call);
     }
-    if (call.name === "") call.name = name;
+    if (call.name === "" && this.#fits(name)) call.name = name;
     const text = argumentText(described["arguments"] ?? described["input"]);
-    this.#argumentChars += text.length;
-    if (this.#argumentChars <= ARGUMENT_CHARS_MAX) call.arguments += text;
+    if (this.#fits(text)) call.arguments += text;
+  }
+
+  /** From the first text that does not fit on, none is kept. */
+  #fits(text: string): boolean {
+    this.#callChars += text.length;
+    return this.#callChars <= CALL_CHARS_MAX;
   }
 
   /** The same place with another id is another call: some engines number every parallel call 0. */
@@ -87,11 +94,11 @@ export class ChatChunks {
     return earlier;
   }
 
-  #addCall(place: string, call: OpenCall): OpenCall | undefined {
+  #addCall(place: string, choice: number): OpenCall | undefined {
     if (this.#calls.length >= CALLS_MAX) return undefined;
+    const call = { choice, id: "", name: "", arguments: "" };
     this.#calls.push(call);
     this.#open.set(place, call);
-    if (call.id !== "") this.#open.set(`${place}:${call.id}`, call);
     return call;
   }
 
@@ -128,10 +135,10 @@ export function isUsageChunk(chunk: unknown): boolean {
 
 /** Text, a refusal, or reasoning under whatever name the engine has for it. Tool calls are looked at elsewhere. */
 function hasContent(delta: Loose): boolean {
-  if (hasText(delta["content"]) || hasText(delta["refusal"])) return true;
   for (const key of Object.keys(delta)) {
-    if (!key.startsWith("reasoning")) continue;
+    if (key !== "content" && key !== "refusal" && !key.startsWith("reasoning")) continue;
     const value = delta[key];
+    // Some engines send reasoning and text as a list of parts.
     if (hasText(value) || (Array.isArray(value) && value.length > 0)) return true;
   }
   return false;
@@ -150,7 +157,7 @@ function hasText(value: unknown): value is string {
 }
 
 function countOf(value: unknown): number | undefined {
-  return typeof value === "number" && Number.isFinite(value) && value >= 0 ? value : undefined;
+  return typeof value === "number" && Number.isSafeInteger(value) && value >= 0 ? value : undefined;
 }
 
 function argumentText(value: unknown): string {

@@ -95,6 +95,7 @@ describe("the start of an answer", () => {
     [{ content: null, reasoning: "a" }],
     [{ content: "", reasoning_content: "a" }],
     [{ reasoning_details: [{ type: "text", text: "a" }] }],
+    [{ content: [{ type: "thinking", thinking: [{ type: "text", text: "a" }] }] }],
     [{ refusal: "no" }],
     [{ tool_calls: [{ index: 0 }] }],
   ])("is the delta %j", (delta) => {
@@ -107,6 +108,8 @@ describe("the start of an answer", () => {
     [{ role: "assistant", content: null, reasoning_content: null, refusal: null, tool_calls: null }],
     [{ tool_calls: [] }],
     [{ reasoning_details: [] }],
+    [{ content: [] }],
+    [{ content_type: "text", contents: "a" }],
     [{}],
   ])("is not the delta %j", (delta) => {
     expect(startedBy(delta)).toBe(false);
@@ -148,6 +151,10 @@ describe("what content says", () => {
   });
 });
 
+it("keeps a finish reason that is longer than any in part only", () => {
+  expect(foundIn({ choices: [{ finish_reason: "r".repeat(100_000) }] }).finishReason).toBe("r".repeat(64));
+});
+
 describe("tool calls", () => {
   const deltas = (...calls: readonly unknown[]): Found =>
     foundIn(...calls.map((call) => ({ choices: [{ index: 0, delta: { tool_calls: [call] } }] })));
@@ -185,6 +192,15 @@ describe("tool calls", () => {
       })),
     );
     expect(long.toolCalls[0]?.arguments.length).toBe(17 * 60_000);
+    const named = deltas(
+      ...Array.from({ length: 30 }, (_, at) => ({
+        index: at,
+        id: "i".repeat(30_000),
+        function: { name: `f${at}`.padEnd(30_000, "n"), arguments: "{}" },
+      })),
+    );
+    expect(named.toolCalls).toHaveLength(17);
+    expect(JSON.stringify(named.toolCalls).length).toBeLessThan(1_100_000);
   });
 });
 
@@ -200,6 +216,8 @@ describe("usage", () => {
 
   it("ignores what is no count", () => {
     expect(foundIn({ usage: { prompt_tokens: "7", completion_tokens: -1 } }).usage).toEqual({});
+    // Two of these would add up to what no JSON can hold, on the link too.
+    expect(foundIn({ timings: { prompt_n: 1e308, cache_n: 1e308, predicted_n: 1.5 } }).usage).toEqual({});
   });
 
   it("prefers usage to timings, whichever comes first", () => {
