@@ -29,6 +29,12 @@ export type RequestIdentity = {
 const PREFIXES_MAX = 3;
 
 /**
+ * Calls with more arguments than this together have no exact key: to canonicalise a body of them would stop every other
+ * turn for seconds, and of an answer no more are kept (chat-chunk.ts).
+ */
+const ARGUMENT_CHARS_MAX = 1_048_576;
+
+/**
  * Keys of a request: the tool calls that it echoes (rule 7), then the conversation before its last answers (rule 9),
  * longest first.
  */
@@ -62,12 +68,22 @@ function byChoice(calls: readonly AnsweredToolCall[]): Iterable<readonly Answere
 
 /** The exact key, and behind it ids and names alone, for clients that change the arguments. */
 function toolCallKeys(scope: Scope, calls: readonly EchoedToolCall[]): IdentityKey[] {
-  const exact = calls.map(({ id, name, arguments: text }) => JSON.stringify([id, name, canonicalJson(text)])).sort();
-  const names = calls.map(({ id, name }) => JSON.stringify([id, name])).sort();
-  return [
-    { source: "tool-calls", hash: short(hash("sha256", seed("calls", scope) + exact.join("\n"), "base64url")) },
-    { source: "tool-calls", hash: short(hash("sha256", seed("names", scope) + names.join("\n"), "base64url")) },
-  ];
+  const byNames = callsKey("names", scope, calls, ({ id, name }) => [id, name]);
+  let chars = 0;
+  for (const call of calls) chars += call.arguments.length;
+  if (chars > ARGUMENT_CHARS_MAX) return [byNames];
+  return [callsKey("calls", scope, calls, ({ id, name, arguments: text }) => [id, name, canonicalJson(text)]), byNames];
+}
+
+/** The order of parallel calls does not count. */
+function callsKey(
+  rule: string,
+  scope: Scope,
+  calls: readonly EchoedToolCall[],
+  parts: (call: EchoedToolCall) => readonly string[],
+): IdentityKey {
+  const text = calls.map((call) => JSON.stringify(parts(call))).sort();
+  return { source: "tool-calls", hash: short(hash("sha256", seed(rule, scope) + text.join("\n"), "base64url")) };
 }
 
 function prefixKey(digest: string): IdentityKey {

@@ -123,6 +123,16 @@ describe("the tool calls of an answer", () => {
     expect(keys).toHaveLength(4);
   });
 
+  it("are known by ids and names alone when their arguments are more than a mebibyte together", () => {
+    const half = JSON.stringify({ text: "x".repeat(524_288 - 11) });
+    expect(half.length).toBe(524_288);
+    const calls = [echoed("a", "f", half), echoed("b", "f", half)];
+    expect(callKeys(identify(requestOf(...calls)).keys)).toHaveLength(2);
+    const [byNames, ...rest] = callKeys(identify(requestOf(...calls, echoed("c", "f", "1"))).keys);
+    expect(rest).toEqual([]);
+    expect(byNames).toBe(callKeys(answer(...["a", "b", "c"].map((id) => answered(id, "f", "{}"))))[1]);
+  });
+
   it("give no key where there are none", () => {
     expect(answer()).toEqual([]);
     expect(callKeys(identify(request([{ role: "user", content: "u" }])).keys)).toEqual([]);
