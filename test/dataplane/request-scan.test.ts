@@ -185,6 +185,7 @@ describe("what a scan finds", () => {
       "model\\u0065",
       "mod\\u0065\\n",
       "mod\\nel",
+      "mod\\n0065l",
       "mod\\u0165l",
       "mod\\u0045l",
       "\\u006d",
