@@ -98,6 +98,8 @@ export function createLinkServer(options: LinkServerOptions): LinkServer {
   const server: Server =
     tls === undefined ? createServer(serve) : createTlsServer({ ...tls, handshakeTimeout: OPENING_MS }, serve);
   server.maxConnections = CONNECTIONS_MAX;
+  // Node reports a handshake that failed or never came, but leaves the connection to us.
+  server.on("tlsClientError", (_error: Error, socket: Socket) => socket.destroy());
   const onError = (error: Error): void => options.log("error", "link-listen-fault", { error: String(error) });
   return {
     listen(host, port) {

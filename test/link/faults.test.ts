@@ -157,6 +157,53 @@ test("a scheduler that says something malformed is left, and asked again", async
   expect(messages).toEqual([]);
 });
 
+test("a message of a lower epoch than was seen is not obeyed, a higher one is from then on", async () => {
+  const server = createServer((socket) => {
+    socket.on("error", () => undefined);
+    socket.write(encode([{ accepted: true, epoch: 2 }]));
+    for (const epoch of [1, 2, 3, 2, 3]) {
+      socket.write(encode([{ epoch, message: { type: "withdraw", turn: `of ${epoch}` } }]));
+    }
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  closers.push(() => server.close());
+  const { messages } = startClient((server.address() as AddressInfo).port);
+  await expect
+    .poll(() => messages.map((message) => (message.type === "withdraw" ? message.turn : "")))
+    .toEqual(["of 2", "of 3", "of 3"]);
+});
+
+test("a client that was closed does not come back", async () => {
+  const server = await startServer();
+  const closed = startClient(server.port, undefined, { linkRetryMs: 1 });
+  await expect.poll(() => closed.log).toEqual(["linked"]);
+  closed.client.close();
+  await expect.poll(() => server.lost).toBe(1);
+  expect(closed.client.port.linked).toBe(false);
+  // Time enough for many tries: another client comes and goes.
+  const { client, log } = startClient(server.port);
+  await expect.poll(() => log).toEqual(["linked"]);
+  client.close();
+  await expect.poll(() => server.lost).toBe(2);
+  expect(closed.log).toEqual(["linked", "lost"]);
+  expect(server.server.connections()).toBe(0);
+});
+
+test("a stranger that says nothing is shut out, in TLS or without", { timeout: 30_000 }, async () => {
+  const plain = await startServer();
+  const secured = await startServer({ tls: { cert: CERTIFICATE, key: KEY } });
+  await Promise.all(
+    [plain.port, secured.port].map(async (port) => {
+      const socket = connect(port, "127.0.0.1");
+      socket.on("error", () => undefined);
+      closers.push(() => socket.destroy());
+      socket.resume();
+      await once(socket, "close", { signal: AbortSignal.timeout(15_000) });
+    }),
+  );
+});
+
 describe("over TLS", () => {
   const tls = { cert: CERTIFICATE, key: KEY };
 

@@ -81,6 +81,7 @@ describe("a link", () => {
     ["garbage", Buffer.from("GET / HTTP/1.1\r\n\r\n")],
     ["a frame that is no JSON", Buffer.concat([Buffer.from([0, 0, 0, 2]), Buffer.from("{[")])],
     ["a frame over the limit", Buffer.from([0x7f, 0xff, 0xff, 0xff])],
+    ["a frame that only a peer past its opening may send", Buffer.from([0, 0, 0x23, 0x28])],
     [
       "a message before the opening",
       Buffer.concat([Buffer.from([0, 0, 0, 19]), Buffer.from('[{"type":"welcome"}]'.slice(0, 19))]),
@@ -131,6 +132,18 @@ describe("frames", () => {
       await expect.poll(() => heard.length, { interval: 1 }).toBe(whole.length);
       expect(heard).toEqual(whole);
     }
+  });
+
+  test("end with the value at which the connection was closed", async () => {
+    const { a, frames } = await pair();
+    const heard: unknown[] = [];
+    frames.onFrame = (value) => {
+      heard.push(value);
+      frames.close("enough");
+    };
+    a.write(Buffer.concat([encode([1, 2]), encode([3])]));
+    await once(a, "close");
+    expect(heard).toEqual([1]);
   });
 
   test("random pieces give the same values", async () => {

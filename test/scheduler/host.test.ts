@@ -71,6 +71,30 @@ test("a held turn goes out when its engine becomes healthy, and none while it is
   expect(scheduler.status().problems).toEqual({});
 });
 
+test("admissions of one event go out together, before what they cause", async () => {
+  const one = await engine({ ...WELL, "/health": 503 });
+  const config = { ...CONFIG, replicas: CONFIG.replicas.map((row) => ({ ...row, maxInFlight: 2 })) };
+  const { scheduler, clock } = makeScheduler(config, undefined, [endpoint(one.url, { maxInFlight: 2 })]);
+  const order: string[] = [];
+  const port = scheduler.localPort();
+  port.attach({
+    onLinked: () => port.send(hello),
+    onLost: () => undefined,
+    onMessage(message) {
+      if (message.type !== "admitted") return;
+      order.push(`in ${message.turn}`);
+      // Frees a slot for t3 while t2's admission, of the same event, is still to be delivered.
+      if (message.turn === "t1") port.send({ type: "failed", turn: message.turn, reason: "engine-unreachable" });
+      order.push(`out ${message.turn}`);
+    },
+  });
+  await scheduler.start();
+  for (const turn of ["t1", "t2", "t3"]) port.send(request(turn));
+  one.routes["/health"] = 200;
+  clock.advance(2_000);
+  await expect.poll(() => order).toEqual(["in t1", "out t1", "in t2", "out t2", "in t3", "out t3"]);
+});
+
 test("dataplanes hear of the pool at every change, and only then", async () => {
   const { messages, routes, probe } = await start();
   const pools = () => messages.filter((message) => message.type === "pool");

@@ -112,6 +112,17 @@ describe("a vLLM engine", () => {
       .toEqual(["chat", "messages", "responses", "responses-stateful", "decisions"]);
   });
 
+  test("keeps no responses unless it is vLLM, whatever it serves", async () => {
+    const { url } = await engine({
+      "/health": 200,
+      "/v1/models": MODELS.replace("vllm", "sglang"),
+      "/v1/responses": 400,
+    });
+    const { prober, probed } = start([endpoint(url)]);
+    await prober.start();
+    expect(probed()[0]).toMatchObject({ engine: "sglang", speaks: ["responses"] });
+  });
+
   test("learns an API whose question broke at the next probe, and does not ask for the others again", async () => {
     const { url, routes, seen } = await engine({
       "/health": 200,
@@ -127,6 +138,15 @@ describe("a vLLM engine", () => {
     expect(seen.filter((line) => line === "POST /v1/chat/completions")).toHaveLength(1);
   });
 });
+
+/** Sends for as long as somebody listens. */
+function flood(response: ServerResponse): void {
+  const more = (): void => {
+    while (!response.destroyed && response.write(`${METRICS}${"#".repeat(60_000)}\n`));
+  };
+  response.on("drain", more);
+  more();
+}
 
 describe("what goes wrong stays with one engine", () => {
   test("nobody listens: unhealthy, with the reason", async () => {
@@ -152,15 +172,26 @@ describe("what goes wrong stays with one engine", () => {
     await expect.poll(() => probed("a")[0]).toMatchObject({ healthy: true, load: undefined, speaks: ["chat"] });
   });
 
-  test.each([
-    ["huge", "x".repeat(5 * 1024 * 1024)],
+  test.each<[string, Answer | string]>([
+    ["huge", METRICS + "x".repeat(5 * 1024 * 1024)],
     ["broken", "vllm:num_requests_running{ 1\n\0\0"],
-    ["an error", 500],
+    ["an error", (_request, response) => void response.writeHead(500).end(METRICS)],
+    ["endless", (_request, response) => flood(response)],
   ])("a metrics page that is %s has no load", async (_name, page) => {
     const { url } = await engine({ "/health": 200, "/v1/models": MODELS, "/metrics": page });
-    const { prober, probed } = start([endpoint(url)]);
+    // The time-out does not help here: the prober must end it by itself.
+    const { prober, probed } = start([endpoint(url)], { timeoutMs: 600_000 });
     await prober.start();
     expect(probed()[0]).toMatchObject({ healthy: true, load: undefined });
+  });
+
+  test("an engine that is not well is not asked what it speaks", async () => {
+    const { url, seen } = await engine({ "/health": 503, "/v1/models": MODELS, "/v1/chat/completions": 400 });
+    const { prober, probed } = start([endpoint(url)]);
+    await prober.start();
+    await expect.poll(() => probed().length).toBeGreaterThan(2);
+    expect(seen.filter((line) => line.startsWith("POST"))).toEqual([]);
+    expect(probed()[0]?.speaks).toBeUndefined();
   });
 
   test("a list of models that is no JSON teaches nothing", async () => {
@@ -274,6 +305,29 @@ describe("another engine behind the same address", () => {
     routes["/v1/models"] = JSON.stringify({ data: [{ id: "other" }] });
     await expect.poll(() => probed().some(({ replaced }) => replaced)).toBe(true);
     expect(probed().filter(({ replaced }) => replaced)).toHaveLength(1);
+  });
+
+  test("is asked what it speaks, and what the one before spoke counts until then", async () => {
+    const { url, routes } = await engine({ "/health": 200, "/v1/models": MODELS, "/v1/chat/completions": 400 });
+    const { prober, probed } = start([endpoint(url)]);
+    await prober.start();
+    routes["/v1/chat/completions"] = 404;
+    routes["/v1/completions"] = 400;
+    routes["/v1/models"] = JSON.stringify({ data: [{ id: "other" }] });
+    await expect.poll(() => probed().at(-1)?.speaks).toEqual(["completions"]);
+    const [at] = [...probed().entries()].find(([, { replaced }]) => replaced) ?? [0];
+    expect(probed()[at]?.speaks).toBeUndefined();
+  });
+
+  test("is not a router that started again: the caches behind it are as they were", async () => {
+    const metrics = (seconds: number): string => `process_start_time_seconds ${seconds}\n`;
+    const { url, routes } = await engine({ "/health": 200, "/v1/models": MODELS, "/metrics": metrics(100) });
+    const { prober, probed } = start([endpoint(url, { engine: "router" })]);
+    await prober.start();
+    routes["/metrics"] = metrics(200);
+    const rounds = probed().length;
+    await expect.poll(() => probed().length).toBeGreaterThan(rounds + 2);
+    expect(probed().filter(({ replaced }) => replaced)).toEqual([]);
   });
 
   test("shows by its start", async () => {

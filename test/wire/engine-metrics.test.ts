@@ -157,7 +157,7 @@ describe("what is not there", () => {
     });
   });
 
-  test.each(["NaN", "+Inf", "-1", "many", ""])("a value of %s counts as missing", (value) => {
+  test.each(["NaN", "+Inf", "-1", "many", "", "1 2 3"])("a value of %s counts as missing", (value) => {
     expect(load(`vllm:num_requests_running 1\nvllm:num_requests_waiting ${value}\n`)?.waiting).toBeUndefined();
   });
 
