@@ -6,6 +6,9 @@
  * L2: a file holds its header and then every event since, without a gap: what does not fit into the buffer is left out,
  *     counted, and the log goes on in a fresh file.
  * L3: a fault of the disk is told once and ends the log, never the service.
+ *
+ * What it does not do: write the header of a file piecemeal. It is a pass over the whole state, 25 MB and most of a second
+ * with 100,000 runs, at each rotation; with that many a larger `bytesMax` makes it rarer.
  */
 import { close, open, openSync, renameSync, statSync, write } from "node:fs";
 import { rename, stat } from "node:fs/promises";

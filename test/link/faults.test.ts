@@ -190,19 +190,26 @@ test("a client that was closed does not come back", async () => {
   expect(server.server.connections()).toBe(0);
 });
 
-test("a stranger that says nothing is shut out, in TLS or without", { timeout: 30_000 }, async () => {
-  const plain = await startServer();
-  const secured = await startServer({ tls: { cert: CERTIFICATE, key: KEY } });
-  await Promise.all(
-    [plain.port, secured.port].map(async (port) => {
+test(
+  "a stranger that never opens is shut out: silent, with signs of life, or before TLS",
+  { timeout: 30_000 },
+  async () => {
+    const plain = await startServer();
+    const secured = await startServer({ tls: { cert: CERTIFICATE, key: KEY } });
+    const shutOut = async (port: number, beats: boolean): Promise<void> => {
       const socket = connect(port, "127.0.0.1");
       socket.on("error", () => undefined);
-      closers.push(() => socket.destroy());
+      const timer = setInterval(() => beats && socket.write(Buffer.alloc(4)), 200);
+      closers.push(() => {
+        clearInterval(timer);
+        socket.destroy();
+      });
       socket.resume();
       await once(socket, "close", { signal: AbortSignal.timeout(15_000) });
-    }),
-  );
-});
+    };
+    await Promise.all([shutOut(plain.port, false), shutOut(plain.port, true), shutOut(secured.port, false)]);
+  },
+);
 
 describe("over TLS", () => {
   const tls = { cert: CERTIFICATE, key: KEY };
