@@ -91,6 +91,7 @@ function print(rows: readonly Row[]): void {
     spread(samples, (sample) => sample.p999Us, 1),
     spread(samples, (sample) => sample.gcShare * 100, 1),
     spread(samples, (sample) => sample.cpuUs, 2),
+    spread(samples, (sample) => sample.preempted, 0),
     spread(samples, (sample) => sample.heldTurns, 0),
   ]);
   console.log(`| ${columns.join(" | ")} |\n|${columns.map(() => " --- |").join("")}`);

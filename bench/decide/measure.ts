@@ -17,6 +17,8 @@ export type Sample = {
   readonly gcShare: number;
   /** CPU time of the process in the measured span, the world's work included, per event. */
   readonly cpuUs: number;
+  /** How often the kernel took the CPU away in the measured span: where it is high, wall times are another process's. */
+  readonly preempted: number;
   readonly heldTurns: number;
   readonly turnsInFlight: number;
   readonly heapMiB: number;
@@ -40,10 +42,12 @@ export async function measure(
   observer.observe({ entryTypes: ["gc"] });
   const times = new Float64Array(events);
   const cpu = process.cpuUsage();
+  const switches = process.resourceUsage().involuntaryContextSwitches;
   const began = performance.now();
   for (let at = 0; at < events; at += 1) times[at] = step(world);
   const spanMs = performance.now() - began;
   const { user, system } = process.cpuUsage(cpu);
+  const preempted = process.resourceUsage().involuntaryContextSwitches - switches;
   // The observer is told in a later turn of the event loop.
   await setImmediate();
   await setImmediate();
@@ -64,6 +68,7 @@ export async function measure(
     maxUs: at(1),
     gcShare: gcMs / spanMs,
     cpuUs: (user + system) / events,
+    preempted,
     heldTurns: turns.held,
     turnsInFlight: turns.inFlight,
     heapMiB: process.memoryUsage().heapUsed / 1_048_576,
