@@ -8,5 +8,7 @@ export default defineConfig({
     maxWorkers: 2,
     testTimeout: 20_000,
     hookTimeout: 20_000,
+    // On a busy machine a second is nothing: what is waited for is an event, never a speed.
+    expect: { poll: { timeout: 10_000 } },
   },
 });
