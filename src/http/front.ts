@@ -28,7 +28,16 @@ export type Front = {
   stopListening(): void;
   /** Closes everything at once. */
   close(): Promise<void>;
-  stats(): { readonly connections: number; readonly handedOver: number };
+  /**
+   * Connections that are open; since the start: those that went to node:http, those that were refused because of
+   * `connectionsMax`, and those that the system could not accept (out of file descriptors).
+   */
+  stats(): {
+    readonly connections: number;
+    readonly handedOver: number;
+    readonly refused: number;
+    readonly acceptErrors: number;
+  };
 };
 
 /** Longer than the idle time-out of usual load balancers (60 s), so that they close first and never race a request. */
@@ -41,6 +50,8 @@ const CONNECTIONS_MAX = 65_536;
 export function createFront(options: FrontOptions): Front {
   const connections = new Map<Socket, LaneConnection | undefined>();
   let handedOver = 0;
+  let refused = 0;
+  let acceptErrors = 0;
   let stopping = false;
   const stallMs = options.stallMs ?? STALL_MS;
 
@@ -49,10 +60,17 @@ export function createFront(options: FrontOptions): Front {
     headersTimeout: options.headMs ?? HEAD_MS,
     requestTimeout: options.bodyMs ?? BODY_MS,
     maxHeaderSize: HEAD_BYTES_MAX,
+    // Not left to the environment (NODE_OPTIONS=--insecure-http-parser): leniency here is request smuggling.
+    insecureHTTPParser: false,
+    requireHostHeader: true,
     noDelay: true,
   });
   const take = (request: IncomingMessage, response: ServerResponse, expectsContinue: boolean): void => {
     if (stopping) response.shouldKeepAlive = false;
+    // An answer that began before `stopListening` promised to keep its connection: it is idle a moment after its end.
+    response.once("finish", () => {
+      if (stopping) setImmediate(() => http.closeIdleConnections());
+    });
     options.handler(nodeExchange(request, response, { stallMs, expectsContinue }));
   };
   http.on("request", (request, response) => take(request, response, false));
@@ -82,6 +100,9 @@ export function createFront(options: FrontOptions): Front {
     else connections.set(socket, new LaneConnection(socket, laneOptions));
   });
   server.maxConnections = options.connectionsMax ?? CONNECTIONS_MAX;
+  server.on("drop", () => {
+    refused += 1;
+  });
 
   return {
     listen(host, port) {
@@ -89,6 +110,10 @@ export function createFront(options: FrontOptions): Front {
         server.once("error", reject);
         server.listen({ host, port, backlog: 1024 }, () => {
           server.off("error", reject);
+          // From here on an error is one of accepting a connection: it must not end the process.
+          server.on("error", () => {
+            acceptErrors += 1;
+          });
           const address = server.address() as AddressInfo;
           resolve({ host: address.address, port: address.port });
         });
@@ -108,6 +133,6 @@ export function createFront(options: FrontOptions): Front {
         for (const socket of connections.keys()) socket.destroy();
       });
     },
-    stats: () => ({ connections: connections.size, handedOver }),
+    stats: () => ({ connections: connections.size, handedOver, refused, acceptErrors }),
   };
 }

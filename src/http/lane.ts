@@ -2,17 +2,21 @@
  * The fast lane: HTTP/1.1 straight on the socket for requests of the plain grammar (request-head.ts). One connection
  * serves one request after the other; what it does not understand it hands over to node:http, socket and bytes.
  *
- * It does not: pipeline answers (further bytes wait), decode chunked requests, answer HEAD or HTTP/1.0.
+ * It does not: answer several requests at once (further bytes wait), decode chunked requests, answer HEAD or HTTP/1.0.
  *
- * L1: a connection has at most one exchange; the next request is parsed only when the answer before it has ended.
- * L2: `onGone` is called at most once, and never after the answer was ended or broken off.
+ * L1: a connection has at most one exchange; the next request is parsed only when the answer before it has ended and
+ *     the client has taken what was written.
+ * L2: bytes after the end of a request are either the next request or dropped: once the connection is closing, nothing
+ *     is parsed any more.
  * L3: after a hand-over nothing here touches the socket again.
+ * L4: what a client can make this hold is bounded: a head by HEAD_BYTES_MAX, bytes ahead by AHEAD_BYTES_MAX and one
+ *     read, a body by what its handler allows, time by the options.
  */
 import type { Socket } from "node:net";
 import { invariant } from "../base/invariant.ts";
-import { answerHead } from "./answer-head.ts";
-import type { AnswerFraming, Exchange } from "./exchange.ts";
-import { HEAD_BYTES_MAX, headerCount, headerValue, parseRequestHead, type RequestHead } from "./request-head.ts";
+import type { Exchange } from "./exchange.ts";
+import { LaneExchange, type LaneHost } from "./lane-exchange.ts";
+import { HEAD_BYTES_MAX, parseRequestHead } from "./request-head.ts";
 
 export type LaneOptions = {
   readonly onExchange: (exchange: Exchange) => void;
@@ -20,106 +24,171 @@ export type LaneOptions = {
   readonly handOver: (socket: Socket, bytes: Buffer) => void;
   /** A connection without a request is closed after this long. */
   readonly idleMs: number;
-  /** A request's head must be whole this soon after its first byte, its body after `bodyMs`. */
+  /** A request's head must be whole this soon after its first byte, its body this soon after it was asked for. */
   readonly headMs: number;
   readonly bodyMs: number;
   /** A client that takes nothing for this long while bytes wait for it is cut off. */
   readonly stallMs: number;
 };
 
-/** Bytes of following requests that are kept while an answer runs; beyond it reading stops. */
+/** Bytes of following requests, or of a body that nobody reads, that are kept; beyond it reading stops. */
 const AHEAD_BYTES_MAX = 65_536;
+/** A closing connection reads on, so that its client, which may still be sending, gets to see the answer ... */
+const LINGER_IDLE_MS = 5_000;
+/** ... but not longer than this. (Closing with unread bytes resets the connection and loses the answer.) */
+const LINGER_MS = 30_000;
 const BLANK_LINE = Buffer.from("\r\n\r\n", "latin1");
-const LAST_CHUNK = Buffer.from("0\r\n\r\n", "latin1");
 const EMPTY = Buffer.alloc(0);
 
 /** Serves one connection until it is closed or handed over. */
-export class LaneConnection {
+export class LaneConnection implements LaneHost {
   readonly socket: Socket;
+  /** The connection closes after the running answer. */
+  closing = false;
   readonly #options: LaneOptions;
   #exchange: LaneExchange | undefined;
   /** Bytes that were read and belong to no finished request. */
   #bytes: Buffer = EMPTY;
-  #handed = false;
-  #pausedAhead = false;
-  #closing = false;
-  #headSinceMs = 0;
+  #phase: "serving" | "lingering" | "handed-over" = "serving";
+  /** Requests are taken in a loop, never from inside the end of the one before: many small ones would end the stack. */
+  #advancing = false;
+  #pausedReading = false;
+  /** Until when the head or the body that is being read, or a lingering client, must have come to its end. */
+  #deadlineMs = 0;
 
   constructor(socket: Socket, options: LaneOptions) {
     this.socket = socket;
     this.#options = options;
-    socket.setNoDelay(true);
     socket.setTimeout(options.headMs);
     socket.on("data", this.#onData);
-    socket.on("end", this.#onLeft);
+    socket.on("end", this.#onEnd);
     socket.on("close", this.#onLeft);
     // A second error after the first must not crash the process: the listener stays.
     socket.on("error", this.#onLeft);
-    socket.on("timeout", this.#onTimeout);
+    socket.on("timeout", this.#onLeft);
     socket.on("drain", this.#onDrain);
+  }
+
+  get stallMs(): number {
+    return this.#options.stallMs;
   }
 
   /** Closes now when no request runs, else after the running answer. */
   closeWhenIdle(): void {
-    if (this.#handed) return;
-    if (this.#exchange === undefined) this.socket.end();
-    else this.#closing = true;
+    if (this.#phase !== "serving") return;
+    this.closing = true;
+    if (this.#exchange === undefined) this.#linger();
   }
 
   readonly #onData = (bytes: Buffer): void => {
+    if (this.#phase !== "serving") {
+      if (performance.now() > this.#deadlineMs) this.socket.destroy();
+      return; // L2
+    }
     const exchange = this.#exchange;
     if (exchange !== undefined && exchange.takesBody) {
-      const rest = exchange.takeBody(bytes);
-      if (rest === undefined) return;
-      this.#bytes = rest;
+      this.#takeBody(exchange, bytes);
       return;
     }
+    if (exchange !== undefined && exchange.dropsBody) return; // L2
     this.#bytes = this.#bytes.length === 0 ? bytes : Buffer.concat([this.#bytes, bytes]);
-    if (exchange === undefined) {
-      this.#next();
-    } else if (this.#bytes.length > AHEAD_BYTES_MAX && !this.#pausedAhead) {
-      this.#pausedAhead = true;
-      this.socket.pause();
-    }
+    if (exchange === undefined) this.#advance();
+    if (this.#bytes.length > AHEAD_BYTES_MAX) this.#pauseReading();
   };
 
-  /** Parses the next request of what was read. */
-  #next(): void {
+  #takeBody(exchange: LaneExchange, bytes: Buffer): void {
+    // A trickle of bytes keeps a socket's own time-out away for ever: the whole body has a deadline too.
+    if (this.#deadlineMs !== 0 && performance.now() > this.#deadlineMs) {
+      this.#onLeft();
+      return;
+    }
+    this.#bytes = exchange.addBody(bytes);
+    if (exchange.takesBody) {
+      if (exchange.unaskedBytes > AHEAD_BYTES_MAX) this.#pauseReading();
+      return;
+    }
+    this.#deadlineMs = 0;
+    this.socket.setTimeout(0);
+    exchange.bodyArrived();
+  }
+
+  wantsBody(): void {
+    const { bodyMs } = this.#options;
+    this.#deadlineMs = performance.now() + bodyMs;
+    this.socket.setTimeout(bodyMs);
+    this.#resumeReading();
+  }
+
+  #pauseReading(): void {
+    if (this.#pausedReading || this.#phase !== "serving") return;
+    this.#pausedReading = true;
+    this.socket.pause();
+  }
+
+  #resumeReading(): void {
+    if (!this.#pausedReading) return;
+    this.#pausedReading = false;
+    this.socket.resume();
+  }
+
+  /** Takes the requests that were read, as far as their answers end at once (L1). */
+  #advance(): void {
+    if (this.#advancing) return;
+    this.#advancing = true;
+    while (
+      this.#exchange === undefined &&
+      this.#phase === "serving" &&
+      this.#bytes.length > 0 &&
+      !this.socket.writableNeedDrain &&
+      this.#next()
+    );
+    this.#advancing = false;
+    if (this.#bytes.length <= AHEAD_BYTES_MAX) this.#resumeReading();
+  }
+
+  /** Parses the next request of what was read; false when there is none. */
+  #next(): boolean {
     const bytes = this.#bytes;
-    if (bytes.length === 0 || this.#handed) return;
     const end = bytes.indexOf(BLANK_LINE);
     if (end === -1) {
       // A request line that can never be ours goes to node:http at once, which knows how to refuse it.
-      if (bytes.length > HEAD_BYTES_MAX || !mayBecomeRequest(bytes) || hasBareLineFeed(bytes)) {
-        this.#handOver();
-        return;
-      }
-      if (this.#headSinceMs === 0) this.#headSinceMs = performance.now();
-      else if (performance.now() - this.#headSinceMs > this.#options.headMs) this.socket.destroy();
-      return;
+      if (bytes.length > HEAD_BYTES_MAX || !mayBecomeRequest(bytes) || hasBareLineFeed(bytes)) this.#handOver();
+      else this.#awaitHead();
+      return false;
     }
-    this.#headSinceMs = 0;
     const head = end > HEAD_BYTES_MAX ? undefined : parseRequestHead(bytes.toString("latin1", 0, end));
     if (head === undefined) {
       this.#handOver();
-      return;
+      return false;
     }
+    this.#deadlineMs = 0;
     this.socket.setTimeout(0);
-    const body = bytes.subarray(end + 4);
-    this.#bytes = EMPTY;
-    const exchange = new LaneExchange(this, head, this.#options);
+    const exchange = new LaneExchange(this, head);
     this.#exchange = exchange;
-    this.#bytes = exchange.takeBody(body) ?? EMPTY;
+    this.#bytes = exchange.addBody(bytes.subarray(end + 4));
     this.#options.onExchange(exchange);
+    return true;
+  }
+
+  #awaitHead(): void {
+    const nowMs = performance.now();
+    const { headMs } = this.#options;
+    if (this.#deadlineMs === 0) {
+      this.#deadlineMs = nowMs + headMs;
+      this.socket.setTimeout(headMs);
+    } else if (nowMs > this.#deadlineMs) {
+      this.socket.destroy();
+    }
   }
 
   #handOver(): void {
-    this.#handed = true;
+    this.#phase = "handed-over";
+    this.#resumeReading();
     const { socket } = this;
     socket.off("data", this.#onData);
-    socket.off("end", this.#onLeft);
+    socket.off("end", this.#onEnd);
     socket.off("close", this.#onLeft);
-    socket.off("timeout", this.#onTimeout);
+    socket.off("timeout", this.#onLeft);
     socket.off("drain", this.#onDrain);
     socket.setTimeout(0);
     const bytes = this.#bytes;
@@ -132,25 +201,45 @@ export class LaneConnection {
   finished(exchange: LaneExchange, close: boolean): void {
     invariant(this.#exchange === exchange, "L1: only the running exchange can end");
     this.#exchange = undefined;
-    if (close || this.#closing) {
-      this.socket.end();
-      // The client has its answer; what it still sends is not read, and it does not keep the socket for ever.
-      this.socket.setTimeout(this.#options.headMs);
+    if (close || this.closing) {
+      this.#linger();
       return;
     }
-    if (this.#pausedAhead) {
-      this.#pausedAhead = false;
-      this.socket.resume();
-    }
-    this.socket.setTimeout(this.#options.idleMs);
-    if (this.#bytes.length > 0) this.#next();
+    this.socket.setTimeout(this.socket.writableNeedDrain ? this.#options.stallMs : this.#options.idleMs);
+    if (this.#bytes.length > 0 || this.#pausedReading) this.#advance();
   }
 
-  /** The answer was broken off: nothing follows on this connection. */
-  abandoned(): void {
+  abandoned(exchange: LaneExchange): void {
+    invariant(this.#exchange === exchange, "L1: only the running exchange can be broken off");
     this.#exchange = undefined;
-    this.#handed = true;
+    this.#drop();
   }
+
+  /** Sends what is left, says that nothing follows, and drops what the client still sends. */
+  #linger(): void {
+    const { socket } = this;
+    this.#drop();
+    socket.end(() => {
+      this.#deadlineMs = performance.now() + LINGER_MS;
+      socket.setTimeout(LINGER_IDLE_MS);
+    });
+  }
+
+  #drop(): void {
+    const { stallMs } = this.#options;
+    this.#phase = "lingering";
+    this.#bytes = EMPTY;
+    // What was written may have to wait for a slow client; its own bytes must not keep that wait up.
+    this.#deadlineMs = performance.now() + stallMs + LINGER_MS;
+    this.socket.setTimeout(stallMs);
+    this.#resumeReading();
+  }
+
+  /** The client sends nothing more. While an exchange runs it has left; else what was written may still be taken. */
+  readonly #onEnd = (): void => {
+    if (this.#exchange !== undefined || this.socket.writableLength === 0) this.#onLeft();
+    else if (this.#phase === "serving") this.#drop();
+  };
 
   readonly #onLeft = (): void => {
     const exchange = this.#exchange;
@@ -159,19 +248,20 @@ export class LaneConnection {
     exchange?.left();
   };
 
-  readonly #onTimeout = (): void => {
-    this.#onLeft();
-  };
-
   readonly #onDrain = (): void => {
     const exchange = this.#exchange;
-    if (exchange === undefined) return;
+    if (this.#phase !== "serving") return;
+    if (exchange === undefined) {
+      this.socket.setTimeout(this.#options.idleMs);
+      this.#advance();
+      return;
+    }
     this.socket.setTimeout(0);
     exchange.onDrain?.();
   };
 }
 
-/** Whether the first bytes can be the start of a request line of the lane. */
+/** Whether the first byte can be that of a request of the lane: GET, POST, DELETE. */
 function mayBecomeRequest(bytes: Buffer): boolean {
   const first = bytes[0];
   return first === 0x47 || first === 0x50 || first === 0x44;
@@ -183,207 +273,4 @@ function hasBareLineFeed(bytes: Buffer): boolean {
     if (bytes[at - 1] !== 0x0d) return true;
   }
   return false;
-}
-
-type BodyState =
-  | { readonly kind: "collecting"; parts: Buffer[]; missing: number; done: BodyCallback | undefined; refused: boolean }
-  | { readonly kind: "whole"; readonly body: Buffer }
-  | { readonly kind: "taken" };
-
-type BodyCallback = (body: Buffer | "too-large" | "aborted") => void;
-
-class LaneExchange implements Exchange {
-  readonly method: string;
-  readonly path: string;
-  readonly query: string;
-  readonly rawHeaders: readonly string[];
-  readonly takesFrames = true;
-  begun = false;
-  over = false;
-  onDrain: (() => void) | undefined;
-  onGone: (() => void) | undefined;
-  readonly #connection: LaneConnection;
-  readonly #head: RequestHead;
-  readonly #options: LaneOptions;
-  #body: BodyState;
-  #close: boolean;
-  /** Status and headers that are not on their way yet. */
-  #pendingHead: string | undefined;
-  #chunked = false;
-
-  constructor(connection: LaneConnection, head: RequestHead, options: LaneOptions) {
-    this.#connection = connection;
-    this.#head = head;
-    this.#options = options;
-    this.#close = head.close;
-    this.method = head.method;
-    this.path = head.path;
-    this.query = head.query;
-    this.rawHeaders = head.rawHeaders;
-    this.#body =
-      head.bodyBytes === 0
-        ? { kind: "whole", body: EMPTY }
-        : { kind: "collecting", parts: [], missing: head.bodyBytes, done: undefined, refused: false };
-  }
-
-  header(name: string): string | undefined {
-    return headerValue(this.#head, name);
-  }
-
-  headerCount(name: string): number {
-    return headerCount(this.#head, name);
-  }
-
-  get takesBody(): boolean {
-    return this.#body.kind === "collecting";
-  }
-
-  /** Takes bytes of the body; returns what follows it, or undefined while it is not whole. */
-  takeBody(bytes: Buffer): Buffer | undefined {
-    const body = this.#body;
-    if (body.kind !== "collecting") return bytes;
-    const mine = bytes.length > body.missing ? bytes.subarray(0, body.missing) : bytes;
-    body.missing -= mine.length;
-    if (!body.refused && mine.length > 0) body.parts.push(mine);
-    if (body.missing > 0) return undefined;
-    const whole = body.parts.length === 1 ? (body.parts[0] ?? EMPTY) : Buffer.concat(body.parts);
-    this.#connection.socket.setTimeout(0);
-    if (body.done === undefined) {
-      this.#body = { kind: "whole", body: whole };
-    } else {
-      this.#body = { kind: "taken" };
-      body.done(whole);
-    }
-    return bytes.subarray(mine.length);
-  }
-
-  readBody(bytesMax: number, done: BodyCallback): void {
-    const body = this.#body;
-    invariant(body.kind !== "taken", "a body is read once");
-    if (this.#head.bodyBytes > bytesMax) {
-      this.#refuseBody();
-      done("too-large");
-      return;
-    }
-    if (body.kind === "whole") {
-      this.#body = { kind: "taken" };
-      done(body.body);
-      return;
-    }
-    body.done = done;
-    this.#connection.socket.setTimeout(this.#options.bodyMs);
-  }
-
-  /** What is not read is not waited for either: the connection closes after the answer. */
-  #refuseBody(): void {
-    this.#close = true;
-    if (this.#body.kind === "collecting") {
-      this.#body.refused = true;
-      this.#body.parts = [];
-    }
-  }
-
-  begin(status: number, headers: readonly string[], framing: AnswerFraming): void {
-    invariant(!this.begun, "an answer begins once");
-    if (this.over) return;
-    this.begun = true;
-    if (this.#body.kind === "collecting") this.#refuseBody();
-    this.#chunked = framing.kind === "stream";
-    this.#pendingHead = answerHead(status, headers, framing, this.#close);
-    // Travels with the first body bytes of this tick, or alone when there are none.
-    process.nextTick(flushHead, this);
-  }
-
-  flushHead(): void {
-    const head = this.#pendingHead;
-    if (head === undefined || this.over) return;
-    this.#pendingHead = undefined;
-    this.#send(Buffer.from(head, "latin1"));
-  }
-
-  write(bytes: Uint8Array): boolean {
-    if (this.over || bytes.length === 0) return true;
-    return this.#chunked ? this.#sendChunk(bytes) : this.#sendCopy(bytes);
-  }
-
-  writeFramed(bytes: Uint8Array): boolean {
-    if (this.over || bytes.length === 0) return true;
-    return this.#sendCopy(bytes);
-  }
-
-  #sendCopy(bytes: Uint8Array): boolean {
-    const head = this.#takeHead();
-    const copy = Buffer.allocUnsafe(head.length + bytes.length);
-    if (head.length > 0) copy.write(head, 0, "latin1");
-    copy.set(bytes, head.length);
-    return this.#send(copy);
-  }
-
-  #sendChunk(bytes: Uint8Array): boolean {
-    const prefix = `${this.#takeHead()}${bytes.length.toString(16)}\r\n`;
-    const frame = Buffer.allocUnsafe(prefix.length + bytes.length + 2);
-    frame.write(prefix, 0, "latin1");
-    frame.set(bytes, prefix.length);
-    frame[frame.length - 2] = 0x0d;
-    frame[frame.length - 1] = 0x0a;
-    return this.#send(frame);
-  }
-
-  #takeHead(): string {
-    const head = this.#pendingHead ?? "";
-    this.#pendingHead = undefined;
-    return head;
-  }
-
-  #send(bytes: Buffer): boolean {
-    const { socket } = this.#connection;
-    if (socket.write(bytes)) return true;
-    socket.setTimeout(this.#options.stallMs);
-    return false;
-  }
-
-  end(options?: { readonly framed?: boolean }): void {
-    if (this.over) return;
-    const head = this.#takeHead();
-    const needsLast = this.#chunked && options?.framed !== true;
-    if (head.length > 0) {
-      this.#send(Buffer.from(needsLast ? `${head}0\r\n\r\n` : head, "latin1"));
-    } else if (needsLast) {
-      this.#send(LAST_CHUNK);
-    }
-    this.over = true;
-    this.#connection.finished(this, this.#close || this.#body.kind === "collecting");
-  }
-
-  breakOff(last?: Uint8Array): void {
-    if (this.over) return;
-    const { socket } = this.#connection;
-    if (last !== undefined) this.write(last);
-    else this.flushHead();
-    this.over = true;
-    this.#connection.abandoned();
-    // Destroying in the tick of the write would lose it; a client that takes nothing does not hold us up for ever.
-    if (socket.writableLength === 0) {
-      socket.destroy();
-      return;
-    }
-    socket.setTimeout(this.#options.stallMs);
-    socket.write(EMPTY, () => socket.destroy());
-  }
-
-  /** The client is gone (L2). */
-  left(): void {
-    if (this.over) return;
-    this.over = true;
-    const body = this.#body;
-    this.#body = { kind: "taken" };
-    if (body.kind === "collecting" && body.done !== undefined) body.done("aborted");
-    const gone = this.onGone;
-    this.onGone = undefined;
-    gone?.();
-  }
-}
-
-function flushHead(exchange: LaneExchange): void {
-  exchange.flushHead();
 }

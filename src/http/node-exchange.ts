@@ -1,9 +1,17 @@
-/** An Exchange over node:http: for everything that the fast lane does not take. */
+/**
+ * An Exchange over node:http: for everything that the fast lane does not take.
+ *
+ * N1: `onGone` is called at most once, and never after the answer was ended or broken off.
+ * N2: a connection whose request was not read to its end, and will not be, serves no other request.
+ */
 import type { IncomingMessage, ServerResponse } from "node:http";
 import { invariant } from "../base/invariant.ts";
 import { isHeaderName, isHeaderValue } from "./answer-head.ts";
 import type { AnswerFraming, Exchange } from "./exchange.ts";
 import { headerCount, headerValue } from "./request-head.ts";
+
+/** A client that is still sending a body that was refused gets this long to stop and to read the answer. */
+const LINGER_MS = 5_000;
 
 export type NodeExchangeOptions = {
   readonly stallMs: number;
@@ -36,11 +44,18 @@ class NodeExchange implements Exchange {
   readonly #names: string[] = [];
   /** Closed connection is the only end of the body: a client of HTTP/1.0. */
   #closeDelimited = false;
+  /** The whole answer is delimited by its length: the client knows its end before the connection closes. */
+  #hasLength = false;
+  /** The body is over the limit: what comes of it is dropped. */
+  #refused = false;
+  /** The client waits for an invitation to send its body, and has none. */
+  #uninvited: boolean;
 
   constructor(request: IncomingMessage, response: ServerResponse, options: NodeExchangeOptions) {
     this.#request = request;
     this.#response = response;
     this.#options = options;
+    this.#uninvited = options.expectsContinue;
     const target = originForm(request.url ?? "/");
     const mark = target.indexOf("?");
     this.method = request.method ?? "GET";
@@ -68,33 +83,41 @@ class NodeExchange implements Exchange {
   }
 
   readBody(bytesMax: number, done: (body: Buffer | "too-large" | "aborted") => void): void {
+    if (this.over) {
+      done("aborted");
+      return;
+    }
     const request = this.#request;
-    const announced = Number(request.headers["content-length"] ?? 0);
+    const announced = Number(this.header("content-length") ?? 0);
     if (announced > bytesMax) {
-      this.#response.shouldKeepAlive = false;
+      this.#refused = true;
       done("too-large");
       return;
     }
-    if (this.#options.expectsContinue) this.#response.writeContinue();
-    const parts: Buffer[] = [];
+    if (this.#uninvited) {
+      this.#uninvited = false;
+      this.#response.writeContinue();
+    }
+    let parts: Buffer[] = [];
     let bytes = 0;
     let settled = false;
     const settle = (result: Buffer | "too-large" | "aborted"): void => {
       if (settled) return;
       settled = true;
+      parts = [];
       done(result);
     };
     request.on("data", (part: Buffer) => {
+      if (settled) return;
       bytes += part.length;
       if (bytes > bytesMax) {
-        request.pause();
-        this.#response.shouldKeepAlive = false;
+        this.#refused = true;
         settle("too-large");
-        return;
+      } else {
+        parts.push(part);
       }
-      parts.push(part);
     });
-    request.on("end", () => settle(Buffer.concat(parts)));
+    request.on("end", () => settle(Buffer.concat(parts, bytes)));
     request.on("close", () => settle("aborted"));
   }
 
@@ -108,7 +131,9 @@ class NodeExchange implements Exchange {
       const value = headers[at + 1] ?? "";
       invariant(isHeaderName(name) && isHeaderValue(value), `header ${JSON.stringify(name)} may not be sent`);
     }
+    this.#hasLength = framing.kind === "length";
     const framed = framing.kind === "length" ? ["content-length", String(framing.bytes)] : [];
+    if (this.#refused || this.#uninvited) response.shouldKeepAlive = false; // N2
     this.#closeDelimited = framing.kind === "stream" && this.#request.httpVersion === "1.0";
     response.writeHead(status, [...headers, ...framed]);
     // A head without body bytes in this tick goes alone: an early 200 must not wait for the first byte.
@@ -132,7 +157,24 @@ class NodeExchange implements Exchange {
   end(): void {
     if (this.over) return;
     this.over = true;
-    this.#response.end();
+    if (this.#refused && this.#hasLength && !this.#request.complete) this.#endLate();
+    else this.#response.end();
+  }
+
+  /**
+   * The client has the whole answer but may still be sending: node:http closes the connection at the end of a response,
+   * and closing with unread bytes resets it, which loses the answer. So the end waits until the client has stopped.
+   */
+  #endLate(): void {
+    const request = this.#request;
+    const end = (): void => {
+      clearTimeout(timer);
+      this.#response.end();
+    };
+    const timer = setTimeout(end, LINGER_MS);
+    request.once("end", end);
+    request.once("close", end);
+    request.resume();
   }
 
   breakOff(last?: Uint8Array): void {
@@ -164,10 +206,10 @@ class NodeExchange implements Exchange {
   }
 }
 
-/** An absolute-form target names our own origin: only its path counts. */
+/** An absolute-form target names our own origin: only its path counts, byte for byte. */
 function originForm(target: string): string {
   if (target.startsWith("/")) return target;
-  if (!URL.canParse(target)) return "/";
-  const url = new URL(target);
-  return url.pathname + url.search;
+  const rest = /^[a-z][a-z0-9+.-]*:\/\/[^/?]*(.*)$/is.exec(target)?.[1];
+  if (rest === undefined) return "/"; // OPTIONS *
+  return rest.startsWith("/") ? rest : `/${rest}`;
 }
