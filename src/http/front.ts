@@ -57,7 +57,8 @@ export function createFront(options: FrontOptions): Front {
 
   const http = createHttpServer({
     keepAliveTimeout: options.idleMs ?? IDLE_MS,
-    headersTimeout: options.headMs ?? HEAD_MS,
+    // Node refuses a head that may take longer than the whole request.
+    headersTimeout: Math.min(options.headMs ?? HEAD_MS, options.bodyMs ?? BODY_MS),
     requestTimeout: options.bodyMs ?? BODY_MS,
     maxHeaderSize: HEAD_BYTES_MAX,
     // Not left to the environment (NODE_OPTIONS=--insecure-http-parser): leniency here is request smuggling.
