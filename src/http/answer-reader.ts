@@ -3,7 +3,12 @@
  * not copied: payload ranges and wire ranges of the caller's buffer go to the handler as they are found.
  *
  * Strict where leniency would let two readers disagree: one framing only, sizes in digits, no folded headers.
+ *
+ * A1: the wire bytes that were given never end inside a size line or the last chunk: whenever no chunk's data is open,
+ *     bytes of our own may follow them. Trailers are dropped, the last chunk is given whole, and only at the end.
+ * A2: after `stop`, also from inside a callback, nothing is given any more.
  */
+import { isHeaderName, isHeaderValue } from "./answer-head.ts";
 import type { EngineHandler } from "./engine-call.ts";
 
 /** Largest head of an answer, informational heads included. */
@@ -17,9 +22,7 @@ const TRAILER_BYTES_MAX = 16_384;
 export type ReadOutcome = "more" | "whole-reusable" | "whole-closing" | { readonly malformed: string };
 
 const STATUS_LINE = /^HTTP\/1\.([01]) ([1-9]\d\d)(?: .*)?$/;
-const HEADER_LINE =
-  /^([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*((?:[\x21-\x7e\x80-\xff](?:[\t\x20-\x7e\x80-\xff]*[\x21-\x7e\x80-\xff])?)?)[ \t]*$/;
-const LAST_CHUNK_END = Buffer.from("\r\n", "latin1");
+const LAST_CHUNK = Buffer.from("0\r\n\r\n", "latin1");
 
 type Phase = "head" | "length" | "size" | "data" | "data-end" | "trailer" | "close" | "done";
 
@@ -37,6 +40,7 @@ export class AnswerReader {
   #reusable = true;
   #informational = 0;
   #trailerBytes = 0;
+  #stopped = false;
 
   constructor(handler: EngineHandler, method: string) {
     this.#handler = handler;
@@ -45,7 +49,12 @@ export class AnswerReader {
 
   /** Nothing of a chunk is open: bytes of our own may be put between. */
   get betweenFrames(): boolean {
-    return this.#phase !== "data" && this.#phase !== "data-end" && !(this.#phase === "size" && this.#carry !== "");
+    return this.#phase !== "data" && this.#phase !== "data-end"; // A1
+  }
+
+  /** The call is over (A2). */
+  stop(): void {
+    this.#stopped = true;
   }
 
   /** The end of the connection is the end of the body. */
@@ -63,6 +72,7 @@ export class AnswerReader {
       if (next === -1) return "more";
       at = next;
     }
+    if (this.#stopped) return "more";
     switch (this.#phase) {
       case "length":
         return this.#length(buffer, at, bytes);
@@ -93,7 +103,7 @@ export class AnswerReader {
   #head(buffer: Buffer, from: number, to: number): number | { readonly malformed: string } {
     // Only as much as a head may have is looked at; the blank line can lie across two reads.
     const text = this.#carry + buffer.toString("latin1", from, Math.min(to, from + HEAD_BYTES_MAX));
-    const end = text.indexOf("\r\n\r\n");
+    const end = text.indexOf("\r\n\r\n", Math.max(0, this.#carry.length - 3));
     if (end === -1) {
       if (text.length >= HEAD_BYTES_MAX) return { malformed: "answer with endless headers" };
       this.#carry = text;
@@ -114,10 +124,11 @@ export class AnswerReader {
     const framing = { length: undefined as number | undefined, chunked: false };
     if (start[1] === "0") this.#reusable = false;
     for (let index = 1; index < lines.length; index += 1) {
-      const match = HEADER_LINE.exec(lines[index] ?? "");
-      if (match === null) return "answer with a malformed header";
-      const name = match[1] ?? "";
-      const value = match[2] ?? "";
+      const line = lines[index] ?? "";
+      const colon = line.indexOf(":");
+      const name = line.slice(0, Math.max(0, colon));
+      const value = withoutSpaceAround(line, colon + 1);
+      if (!isHeaderName(name) || !isHeaderValue(value)) return "answer with a malformed header";
       rawHeaders.push(name, value);
       const problem = this.#frameHeader(name.toLowerCase(), value, framing);
       if (problem !== undefined) return problem;
@@ -169,25 +180,14 @@ export class AnswerReader {
 
   #chunks(buffer: Buffer, from: number, to: number): ReadOutcome {
     let at = from;
-    while (at < to) {
+    while (at < to && !this.#stopped) {
       switch (this.#phase) {
         case "size": {
-          const line = this.#line(buffer, at, to, SIZE_LINE_BYTES_MAX);
-          if (typeof line === "string") return { malformed: line };
-          at = line.next;
-          if (line.text === undefined) break;
-          const size = /^([0-9a-fA-F]{1,8})[ \t]*(?:;.*)?$/.exec(line.text)?.[1];
-          if (size === undefined) return { malformed: "answer with a malformed chunk" };
-          this.#left = Number.parseInt(size, 16);
-          this.#phase = this.#left === 0 ? "trailer" : "data";
-          if (this.#left > 0) break;
-          if (at + 2 <= to && buffer[at] === 0x0d && buffer[at + 1] === 0x0a) {
-            this.#phase = "done";
-            this.#handler.onFrames(buffer, from, at + 2);
-            return this.#whole(at + 2 < to);
-          }
-          // The last chunk's size line is passed on; trailers are not, so its end is written by us.
-          this.#handler.onFrames(buffer, from, at);
+          const next = this.#size(buffer, from, at, to);
+          if (typeof next === "object") return next;
+          // The line goes on in the next read, and what came of it waits (A1).
+          if (next === -1) return "more";
+          at = next;
           break;
         }
         case "data": {
@@ -208,6 +208,8 @@ export class AnswerReader {
           if (this.#left === 0) this.#phase = "size";
           break;
         }
+        case "done":
+          return this.#whole(true);
         default: {
           const line = this.#line(buffer, at, to, TRAILER_BYTES_MAX);
           if (typeof line === "string") return { malformed: line };
@@ -216,13 +218,47 @@ export class AnswerReader {
           at = line.next;
           if (line.text !== "") break;
           this.#phase = "done";
-          this.#handler.onFrames(LAST_CHUNK_END, 0, LAST_CHUNK_END.length);
+          this.#handler.onFrames(LAST_CHUNK, 0, LAST_CHUNK.length);
           return this.#whole(at < to);
         }
       }
     }
-    if (this.#phase !== "trailer" && to > from) this.#handler.onFrames(buffer, from, to);
+    if (this.#phase === "done") return this.#whole(false);
+    if (this.#phase !== "trailer" && !this.#stopped) this.#handler.onFrames(buffer, from, to);
     return "more";
+  }
+
+  /**
+   * Reads a chunk's size line; `from` is where the wire bytes begin that were not given yet.
+   * @returns where the data begins, or -1 when the line is not whole yet.
+   */
+  #size(buffer: Buffer, from: number, lineAt: number, to: number): number | { readonly malformed: string } {
+    const carried = this.#carry;
+    const line = this.#line(buffer, lineAt, to, SIZE_LINE_BYTES_MAX);
+    if (typeof line === "string") return { malformed: line };
+    if (line.text === undefined) {
+      if (lineAt > from) this.#handler.onFrames(buffer, from, lineAt);
+      return -1;
+    }
+    const size = /^([0-9a-fA-F]{1,8})[ \t]*(?:;.*)?$/.exec(line.text)?.[1];
+    if (size === undefined) return { malformed: "answer with a malformed chunk" };
+    this.#left = Number.parseInt(size, 16);
+    if (this.#left > 0) {
+      this.#phase = "data";
+      if (carried !== "") this.#handler.onFrames(Buffer.from(carried, "latin1"), 0, carried.length);
+      return line.next;
+    }
+    this.#phase = "trailer";
+    // Nearly always the end is here too, and goes with the bytes before it: the trailer is read as empty next.
+    const { next } = line;
+    const plain = line.text === "0" && carried === "" && next + 2 <= to;
+    if (plain && buffer[next] === 0x0d && buffer[next + 1] === 0x0a) {
+      this.#phase = "done";
+      this.#handler.onFrames(buffer, from, next + 2);
+      return next + 2;
+    }
+    if (lineAt > from) this.#handler.onFrames(buffer, from, lineAt);
+    return next;
   }
 
   /** A line up to its CRLF, carried over reads; `text` is undefined while it is not whole. */
@@ -244,4 +280,17 @@ export class AnswerReader {
     this.#carry = "";
     return text.endsWith("\r\n") ? { text: text.slice(0, -2), next } : "answer with a malformed line end";
   }
+}
+
+/** By hand: a regular expression that takes the space from both ends needs quadratic time for a hostile value. */
+function withoutSpaceAround(line: string, from: number): string {
+  let start = from;
+  let end = line.length;
+  while (start < end && isSpace(line.charCodeAt(start))) start += 1;
+  while (end > start && isSpace(line.charCodeAt(end - 1))) end -= 1;
+  return line.slice(start, end);
+}
+
+function isSpace(code: number): boolean {
+  return code === 0x20 || code === 0x09;
 }

@@ -1,5 +1,6 @@
 /** Who is this? Tokens are compared as digests in constant time; every configured token is compared every time. */
 import { createHash, timingSafeEqual } from "node:crypto";
+import { invariant } from "../base/invariant.ts";
 import { SOLE_PRINCIPAL, type PrincipalId } from "../base/ids.ts";
 import type { ServiceClass } from "../wire/admission.ts";
 
@@ -27,10 +28,16 @@ export type Authenticate = (headers: { header(name: string): string | undefined 
 const BOTH: readonly ServiceClass[] = ["interactive", "batch"];
 const SCHEME = /^bearer +([\x21-\x7e]+)$/i;
 
-/** Makes the check; without any token everybody is the sole principal. */
+/**
+ * Makes the check of a request's token (spec 7, Security).
+ * @returns the identity, or undefined for a missing, malformed or wrong token: a 401. Without any token configured
+ * everybody is the sole principal.
+ */
 export function createAuth(options: AuthOptions): Authenticate {
   const rows: { readonly digest: Buffer; readonly identity: Identity }[] = [];
   const add = (token: string, identity: Identity): void => {
+    // The config's schema refuses it; here it would let an empty header in.
+    invariant(token !== "", "a token is never empty");
     rows.push({ digest: digestOf(token), identity });
   };
   // The single token is the service token too, where no other is named (spec 7, Principals).

@@ -1,6 +1,6 @@
 /**
- * One request to an engine, as the dataplane sees it. Implemented twice: by our own HTTP/1.1 client on plain sockets
- * (pooled, one shared read buffer, chunk frames passed on unchanged), and by undici for https (spec 3, Forwarding).
+ * One request to an engine, as the dataplane sees it: our own HTTP/1.1 client on pooled sockets, plain or TLS, one
+ * shared read buffer, chunk frames passed on unchanged (spec 3, Forwarding).
  */
 
 /** Where a request goes: scheme, host and port of an endpoint, and its path prefix. */
@@ -45,7 +45,8 @@ export type EngineHandler = {
   onPayload(buffer: Buffer, start: number, end: number): void;
   /**
    * Wire bytes with their chunk frames, after the payloads of the same read were given to `onPayload`; only when
-   * `head.framed`. Includes the last chunk. Valid only during the call.
+   * `head.framed`. Never ends inside a size line; the last chunk comes whole, without extension, and only when the
+   * answer is whole. Valid only during the call.
    */
   onFrames(buffer: Buffer, start: number, end: number): void;
   /** The body is whole. Trailers were dropped; `onFrames` never sees them. */
@@ -54,9 +55,9 @@ export type EngineHandler = {
 };
 
 export type EngineCall = {
-  /** No chunk frame is open on the wire: bytes of our own may follow what `onFrames` gave. */
+  /** No chunk's data is open: bytes of our own may follow what `onFrames` gave. */
   readonly betweenFrames: boolean;
-  /** Stops the request: the socket to the engine is destroyed at once, no callback follows. */
+  /** Stops the request: the socket to the engine is destroyed at once, no callback follows, whenever it is called. */
   abort(): void;
   /** Stops and restarts reading from the engine, for a slow client. */
   pause(): void;

@@ -1,12 +1,17 @@
 /**
- * Our own HTTP/1.1 client to engines on plain http: keep-alive pool per origin, one shared read buffer for all sockets,
- * chunk frames passed on as they stand (spec 3, Forwarding; measured in bench/overhead).
+ * Our own HTTP/1.1 client to engines, on plain http and on https: keep-alive pool per origin, chunk frames passed on as
+ * they stand, one retry where a reused connection was closed under the request (spec 3, Forwarding; measured in
+ * bench/overhead).
  *
- * E1: a connection serves one call at a time and returns to the pool only after a whole, well-formed answer.
- * E2: exactly one of onEnd and onFail ends a call, unless it was aborted: then nothing follows.
- * E3: the shared buffer is never kept beyond a callback.
+ * It does not: follow redirects, limit connections, decode content, time out an answer (a long prefill is silence, not
+ * a failure: the client's patience is the only bound).
+ *
+ * E1: exactly one of onEnd and onFail ends a call, unless it was aborted: then nothing follows.
+ * E2: a request is sent twice only where its connection was reused and no byte of an answer had come.
  */
-import { connect, type Socket } from "node:net";
+import { createSecureContext, type SecureContext } from "node:tls";
+import { invariant } from "../base/invariant.ts";
+import { isHeaderName, isHeaderValue } from "./answer-head.ts";
 import { AnswerReader } from "./answer-reader.ts";
 import type {
   EngineCall,
@@ -16,37 +21,36 @@ import type {
   EngineRequest,
   EngineTarget,
 } from "./engine-call.ts";
+import { EngineConnection, type ConnectionHost, type ConnectionUser, type Pool } from "./engine-connection.ts";
 
 export type EngineClientOptions = {
   readonly connectTimeoutMs: number;
+  /** A request that failed on a reused connection is sent again only this soon after it was sent. */
   readonly reusedSocketRetryMs: number;
   /** An idle connection is given up after this long: below the 5 s of common servers, so that they do not close first. */
   readonly idleMs?: number;
+  /** Certificates in PEM that https endpoints are checked against, instead of those that Node trusts. */
+  readonly ca?: string;
 };
 
 const IDLE_MS = 4_000;
-/** Head and body travel in one write up to this size. */
-const ONE_WRITE_BYTES_MAX = 32_768;
-const READ_BYTES = 65_536;
+/** Idle connections are looked through this often. */
+const SWEEP_MS = 500;
 
-/** One buffer for every socket: what is read is looked at and copied before the next read (E3). */
-const shared = Buffer.allocUnsafe(READ_BYTES);
-
-type Pool = { readonly key: string; readonly idle: Connection[] };
-
-export function createPlainClient(options: EngineClientOptions): EngineClient {
+/** Makes a client; its sockets and timers do not keep the process alive once it is closed. */
+export function createEngineClient(options: EngineClientOptions): EngineClient {
   const pools = new Map<string, Pool>();
-  const connections = new Set<Connection>();
+  const connections = new Set<EngineConnection>();
   const idleMs = options.idleMs ?? IDLE_MS;
   let retriedOnFresh = 0;
   let closed = false;
   let sweeper: NodeJS.Timeout | undefined;
 
   const poolOf = (target: EngineTarget): Pool => {
-    const key = `${target.hostname}:${target.port}`;
+    const key = `${target.protocol}//${target.hostname}:${target.port}`;
     let pool = pools.get(key);
     if (pool === undefined) {
-      pool = { key, idle: [] };
+      pool = { idle: [], tlsSession: undefined };
       pools.set(key, pool);
     }
     return pool;
@@ -67,7 +71,6 @@ export function createPlainClient(options: EngineClientOptions): EngineClient {
   };
 
   const host: ConnectionHost = {
-    opened: (connection) => connections.add(connection),
     gone(connection) {
       connections.delete(connection);
       const at = connection.pool.idle.indexOf(connection);
@@ -80,13 +83,25 @@ export function createPlainClient(options: EngineClientOptions): EngineClient {
       }
       connection.pool.idle.push(connection);
       if (sweeper === undefined) {
-        sweeper = setInterval(sweep, 500);
+        sweeper = setInterval(sweep, SWEEP_MS);
         sweeper.unref();
       }
     },
   };
 
-  const takeIdle = (pool: Pool): Connection | undefined => {
+  let context: SecureContext | undefined;
+  const secureContext = (): SecureContext => {
+    context ??= createSecureContext(options.ca === undefined ? {} : { ca: options.ca });
+    return context;
+  };
+  const { connectTimeoutMs } = options;
+  const open = (target: EngineTarget, pool: Pool): EngineConnection => {
+    const connection = new EngineConnection(target, pool, { connectTimeoutMs, idleMs, secureContext }, host);
+    connections.add(connection);
+    return connection;
+  };
+
+  const takeIdle = (pool: Pool): EngineConnection | undefined => {
     const now = performance.now();
     for (let connection = pool.idle.pop(); connection !== undefined; connection = pool.idle.pop()) {
       if (connection.usable(now)) return connection;
@@ -97,16 +112,18 @@ export function createPlainClient(options: EngineClientOptions): EngineClient {
 
   return {
     call(target, request, handler) {
+      // Before a connection is taken: a request that may not be sent leaves none behind.
+      const head = requestHead(target, request);
       const pool = poolOf(target);
-      const fresh = (): Connection => new Connection(target, pool, { ...options, idleMs }, host);
-      const call = new PlainCall(target, request, handler, {
+      const fresh = (): EngineConnection => open(target, pool);
+      const call = new PooledCall(target, request, handler, {
         fresh() {
           retriedOnFresh += 1;
           return fresh();
         },
         retryMs: options.reusedSocketRetryMs,
       });
-      call.send(takeIdle(pool) ?? fresh());
+      call.send(takeIdle(pool) ?? fresh(), head);
       return call;
     },
     stats() {
@@ -122,140 +139,15 @@ export function createPlainClient(options: EngineClientOptions): EngineClient {
   };
 }
 
-type ConnectionHost = {
-  opened(connection: Connection): void;
-  gone(connection: Connection): void;
-  idle(connection: Connection): void;
-};
+type CallHost = { fresh(): EngineConnection; readonly retryMs: number };
 
-class Connection {
-  readonly pool: Pool;
-  idleSinceMs = 0;
-  idleMs: number;
-  /** It has served a call before: a failure may be the server's idle close. */
-  reused = false;
-  readonly #socket: Socket;
-  readonly #host: ConnectionHost;
-  readonly #defaultIdleMs: number;
-  #call: PlainCall | undefined;
-  #connectTimer: NodeJS.Timeout | undefined;
-  #over = false;
-
-  constructor(
-    target: EngineTarget,
-    pool: Pool,
-    options: { readonly connectTimeoutMs: number; readonly idleMs: number },
-    host: ConnectionHost,
-  ) {
-    this.pool = pool;
-    this.#host = host;
-    this.#defaultIdleMs = options.idleMs;
-    this.idleMs = options.idleMs;
-    this.#socket = connect({
-      host: target.hostname,
-      port: target.port,
-      noDelay: true,
-      onread: { buffer: shared, callback: (bytes, buffer) => this.#onRead(bytes, buffer as Buffer) },
-    });
-    this.#connectTimer = setTimeout(() => {
-      const seconds = options.connectTimeoutMs / 1000;
-      this.#fail({ kind: "unreachable", reason: `connect timed out after ${seconds} s` });
-    }, options.connectTimeoutMs);
-    this.#socket.on("connect", () => this.#connected());
-    this.#socket.on("error", (error: NodeJS.ErrnoException) => {
-      this.#fail({ kind: this.#connectTimer === undefined ? "lost" : "unreachable", reason: errorInWords(error) });
-    });
-    this.#socket.on("end", () => this.#ended());
-    this.#socket.on("close", () => this.#fail({ kind: "lost", reason: "connection closed" }));
-    host.opened(this);
-  }
-
-  usable(nowMs: number): boolean {
-    return !this.#over && !this.#socket.destroyed && nowMs - this.idleSinceMs < this.idleMs;
-  }
-
-  start(call: PlainCall, head: string, body: Uint8Array | undefined): void {
-    this.#call = call;
-    const socket = this.#socket;
-    if (body === undefined || body.length === 0) {
-      socket.write(head, "latin1");
-    } else if (head.length + body.length <= ONE_WRITE_BYTES_MAX) {
-      const bytes = Buffer.allocUnsafe(head.length + body.length);
-      bytes.write(head, 0, "latin1");
-      bytes.set(body, head.length);
-      socket.write(bytes);
-    } else {
-      socket.cork();
-      socket.write(head, "latin1");
-      socket.write(body);
-      socket.uncork();
-    }
-  }
-
-  pause(): void {
-    this.#socket.pause();
-  }
-
-  resume(): void {
-    this.#socket.resume();
-  }
-
-  /** The answer was whole and the connection may serve another call (E1). */
-  release(keepAliveMs: number | undefined): void {
-    this.#call = undefined;
-    this.reused = true;
-    // A server that says how long it keeps the connection closes a little later than our last use of it.
-    this.idleMs = keepAliveMs === undefined ? this.#defaultIdleMs : Math.min(60_000, Math.max(0, keepAliveMs - 1_000));
-    this.idleSinceMs = performance.now();
-    if (this.#socket.isPaused()) this.#socket.resume();
-    this.#host.idle(this);
-  }
-
-  /** Ends the connection without telling anybody. */
-  drop(): void {
-    if (this.#over) return;
-    this.#over = true;
-    this.#call = undefined;
-    clearTimeout(this.#connectTimer);
-    this.#host.gone(this);
-    this.#socket.destroy();
-  }
-
-  #connected(): void {
-    clearTimeout(this.#connectTimer);
-    this.#connectTimer = undefined;
-  }
-
-  #onRead(bytes: number, buffer: Buffer): boolean {
-    const call = this.#call;
-    // Bytes that nobody asked for: this connection cannot be trusted with another request.
-    if (call === undefined) this.drop();
-    else call.take(buffer, bytes);
-    return true;
-  }
-
-  #ended(): void {
-    if (this.#call?.serverClosed() === true) return;
-    this.#fail({ kind: "lost", reason: "connection closed" });
-  }
-
-  #fail(failure: EngineFailure): void {
-    if (this.#over) return;
-    const call = this.#call;
-    this.drop();
-    call?.failed(failure, this.reused);
-  }
-}
-
-type CallHost = { fresh(): Connection; readonly retryMs: number };
-
-class PlainCall implements EngineCall {
+class PooledCall implements EngineCall, ConnectionUser {
   readonly #target: EngineTarget;
   readonly #request: EngineRequest;
   readonly #handler: EngineHandler;
   readonly #host: CallHost;
   #reader: AnswerReader;
-  #connection: Connection | undefined;
+  #connection: EngineConnection | undefined;
   #sentMs = 0;
   #retried = false;
   #over = false;
@@ -272,10 +164,10 @@ class PlainCall implements EngineCall {
     return this.#reader.betweenFrames;
   }
 
-  send(connection: Connection): void {
+  send(connection: EngineConnection, head: string): void {
     this.#connection = connection;
     this.#sentMs = performance.now();
-    connection.start(this, requestHead(this.#target, this.#request), this.#request.body);
+    connection.start(this, head, this.#request.body);
   }
 
   take(buffer: Buffer, bytes: number): void {
@@ -312,7 +204,7 @@ class PlainCall implements EngineCall {
     if (reused && soon && !this.#retried && !this.#reader.began) {
       this.#retried = true;
       this.#reader = new AnswerReader(this.#handler, this.#request.method);
-      this.send(this.#host.fresh());
+      this.send(this.#host.fresh(), requestHead(this.#target, this.#request)); // E2
       return;
     }
     this.#over = true;
@@ -323,6 +215,7 @@ class PlainCall implements EngineCall {
   abort(): void {
     if (this.#over) return;
     this.#over = true;
+    this.#reader.stop(); // E1: also when this comes from inside one of its callbacks.
     this.#connection?.drop();
     this.#connection = undefined;
   }
@@ -336,30 +229,24 @@ class PlainCall implements EngineCall {
   }
 }
 
-/** The text of a request's head. Values were checked where they came in; a line break here would be smuggling. */
+const METHOD = /^[A-Z]+$/;
+const PATH = /^\/[\x21-\x7e]*$/;
+
+/**
+ * The text of a request's head. What a client sent was checked by the front that read it, and config by its schema: here
+ * a line break would smuggle a request, so it is a programmer's error.
+ */
 function requestHead(target: EngineTarget, request: EngineRequest): string {
+  const { method, path, headers, body } = request;
+  invariant(METHOD.test(method) && PATH.test(path), "a request's method and path have no spaces and no controls");
   const host = target.hostname.includes(":") ? `[${target.hostname}]` : target.hostname;
-  let head = `${request.method} ${request.path} HTTP/1.1\r\nhost: ${host}:${target.port}\r\n`;
-  const { headers, body } = request;
-  for (let at = 0; at < headers.length; at += 2) head += `${headers[at]}: ${headers[at + 1]}\r\n`;
+  let head = `${method} ${path} HTTP/1.1\r\nhost: ${host}:${target.port}\r\n`;
+  for (let at = 0; at < headers.length; at += 2) {
+    const name = headers[at] ?? "";
+    const value = headers[at + 1] ?? "";
+    invariant(isHeaderName(name) && isHeaderValue(value), `header ${JSON.stringify(name)} may not be sent`);
+    head += `${name}: ${value}\r\n`;
+  }
   if (body !== undefined) head += `content-length: ${body.length}\r\n`;
   return `${head}connection: keep-alive\r\n\r\n`;
-}
-
-const WORDS: { readonly [code: string]: string } = {
-  ECONNREFUSED: "connection refused",
-  ECONNRESET: "connection reset",
-  EPIPE: "connection closed",
-  EHOSTUNREACH: "no route to host",
-  ENETUNREACH: "network unreachable",
-  ENOTFOUND: "host name not found",
-  EAI_AGAIN: "host name could not be resolved",
-  ETIMEDOUT: "connection timed out",
-};
-
-/** Short words for an error of the system; never its message, which can hold addresses of this machine. */
-export function errorInWords(error: NodeJS.ErrnoException): string {
-  const { code } = error;
-  if (code === undefined) return "connection failed";
-  return WORDS[code] ?? `connection failed (${code})`;
 }

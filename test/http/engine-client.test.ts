@@ -135,6 +135,12 @@ describe("an answer", () => {
       "abcdefgh",
       "3\r\nabc\r\n5;ext=1\r\ndefgh\r\n0\r\n\r\n",
     ],
+    [
+      "a last chunk with an extension, which is dropped with its trailers",
+      `${CHUNKED.slice(0, -5)}00;x=y\r\nX-T: 1\r\nX-U: 2\r\n\r\n`,
+      "abcdefgh",
+      "3\r\nabc\r\n5;ext=1\r\ndefgh\r\n0\r\n\r\n",
+    ],
     ["no body", "HTTP/1.1 204 No Content\r\n\r\n", "", ""],
     ["an informational one before it", `HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n${JSON_ANSWER}`, '{"a":1}', ""],
   ])("with %s is the same at every split of its bytes", async (_name, bytes, payload, frames) => {
@@ -149,6 +155,28 @@ describe("an answer", () => {
     }
     // All of them went over one connection: each answer ended where it ends.
     expect(client.stats()).toMatchObject({ open: 1, idle: 1 });
+  });
+
+  test.each([
+    ["the first size line", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3", ""],
+    ["a size line", CHUNKED.slice(0, CHUNKED.indexOf(";ext") + 3), "3\r\nabc\r\n"],
+    ["the last chunk", CHUNKED.slice(0, -4), "3\r\nabc\r\n5;ext=1\r\ndefgh\r\n"],
+    ["the trailers", `${CHUNKED.slice(0, -2)}X-T: 1\r\n`, "3\r\nabc\r\n5;ext=1\r\ndefgh\r\n"],
+  ])("cut inside %s has given whole frames only: an error of ours may follow them", async (_name, bytes, frames) => {
+    // Byte by byte, so that every piece is a read of its own.
+    const { target } = await peer((socket) => {
+      void (async () => {
+        for (const byte of Buffer.from(bytes, "latin1")) {
+          socket.write(Buffer.of(byte));
+          await new Promise(setImmediate);
+        }
+        socket.end();
+      })();
+    });
+    const { call, done } = send(makeClient(), target);
+    const result = await done;
+    expect(result).toMatchObject({ failure: { kind: "lost" }, ended: false, frames });
+    expect(call.betweenFrames).toBe(true);
   });
 
   test("that ends with the connection is whole", async () => {
@@ -179,6 +207,8 @@ describe("an answer", () => {
     ["a chunk size over the limit", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nfffffffff\r\n"],
     ["a chunk size that is none", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0x5\r\n"],
     ["a chunk without its end", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabc\r\n"],
+    // A regular expression that looks for the end of the value needs seconds for this one.
+    ["a header of white space", `HTTP/1.1 200 OK\r\nA:${" ".repeat(60_000)}\x01\r\n\r\n`],
     ["another protocol", "HTTP/1.1 101 Switching Protocols\r\n\r\n"],
     ["endless headers", `HTTP/1.1 200 OK\r\n${"A: b\r\n".repeat(20_000)}`],
     ["endless informational answers", "HTTP/1.1 100 Continue\r\n\r\n".repeat(50)],
@@ -238,6 +268,49 @@ describe("connections", () => {
     const client = makeClient();
     await Promise.all([1, 2, 3].map(() => send(client, target).done));
     expect(sockets).toHaveLength(3);
+  });
+});
+
+describe("an answer that comes before the whole request was sent", () => {
+  const early = "HTTP/1.1 413 Content Too Large\r\nContent-Length: 2\r\n\r\nno";
+
+  test("is the answer, and the connection is not used again while the rest waits", async () => {
+    const sockets: Socket[] = [];
+    const server = createServer((socket) => {
+      sockets.push(socket);
+      socket.on("error", () => undefined);
+      socket.once("data", () => {
+        socket.pause();
+        socket.write(early);
+      });
+    });
+    server.listen(0, "127.0.0.1");
+    await once(server, "listening");
+    closers.push(() => {
+      for (const socket of sockets) socket.destroy();
+      server.close();
+    });
+    const { port } = server.address() as AddressInfo;
+    const target: EngineTarget = { protocol: "http:", hostname: "127.0.0.1", port, basePath: "" };
+    const client = makeClient();
+    const body = "x".repeat(30_000_000);
+    for (let at = 1; at <= 2; at += 1) {
+      expect(await send(client, target, body).done).toMatchObject({
+        ended: true,
+        payload: "no",
+        head: { status: 413 },
+      });
+      expect(client.stats()).toMatchObject({ open: 0, idle: 0 });
+      expect(sockets).toHaveLength(at);
+    }
+  });
+
+  test("leaves the connection to the next request once the server has taken the rest", async () => {
+    const { target, sockets } = await peer((socket) => void socket.write(early));
+    const client = makeClient();
+    await send(client, target).done;
+    await send(client, target).done;
+    expect(sockets).toHaveLength(1);
   });
 });
 
@@ -322,6 +395,50 @@ describe("a call", () => {
     await closed;
     expect(result).toMatchObject({ ended: false, failure: undefined });
     expect(client.stats().open).toBe(0);
+  });
+
+  test.each(["onHead", "onPayload", "onFrames"] as const)(
+    "that is aborted from inside %s hears nothing more of the same bytes",
+    async (when) => {
+      const { target } = await peer((socket) => void socket.write(CHUNKED, "latin1"));
+      const client = makeClient();
+      const heard: string[] = [];
+      const hear = (what: string): void => {
+        heard.push(what);
+        if (what === when) call.abort();
+      };
+      const call: EngineCall = client.call(
+        target,
+        { method: "GET", path: "/", headers: [], body: undefined },
+        {
+          onHead: () => hear("onHead"),
+          onPayload: () => hear("onPayload"),
+          onFrames: () => hear("onFrames"),
+          onEnd: () => hear("onEnd"),
+          onFail: () => hear("onFail"),
+        },
+      );
+      await expect.poll(() => heard).toContain(when);
+      await expect.poll(() => client.stats().open).toBe(0);
+      expect(heard.filter((what) => what === when)).toHaveLength(1);
+      expect(heard.at(-1)).toBe(when);
+    },
+  );
+
+  test.each([
+    ["a line break in a value", { path: "/", headers: ["x-a", "1\r\nx-b: 2"] }],
+    ["a space in a name", { path: "/", headers: ["x a", "1"] }],
+    ["a space in the path", { path: "/ HTTP/1.1\r\nx: y", headers: [] }],
+    ["a path that is none", { path: "x", headers: [] }],
+  ])("with %s is a programmer's error: nothing is sent", async (_name, { path, headers }) => {
+    const { target, requests } = await peer((socket) => void socket.write(JSON_ANSWER));
+    const client = makeClient();
+    const silent = { onHead() {}, onPayload() {}, onFrames() {}, onEnd() {}, onFail() {} };
+    expect(() => client.call(target, { method: "GET", path, headers, body: undefined }, silent)).toThrow(
+      /may not|no spaces/,
+    );
+    expect(client.stats().open).toBe(0);
+    expect(requests).toEqual([]);
   });
 
   test("that is paused takes nothing until it goes on", async () => {
