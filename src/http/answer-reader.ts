@@ -18,6 +18,8 @@ const INFORMATIONAL_MAX = 16;
 /** A chunk's size line with its extensions. */
 const SIZE_LINE_BYTES_MAX = 1_024;
 const TRAILER_BYTES_MAX = 16_384;
+/** Digits of a chunk's size: up to 4 GiB. */
+const SIZE_DIGITS_MAX = 8;
 
 export type ReadOutcome = "more" | "whole-reusable" | "whole-closing" | { readonly malformed: string };
 
@@ -234,6 +236,11 @@ export class AnswerReader {
    */
   #size(buffer: Buffer, from: number, lineAt: number, to: number): number | { readonly malformed: string } {
     const carried = this.#carry;
+    if (carried === "") {
+      // A plain line that is here in one piece: read without making a text of it, since each event of a stream has one.
+      const dataAt = this.#plainSize(buffer, lineAt, to);
+      if (dataAt !== -1) return dataAt;
+    }
     const line = this.#line(buffer, lineAt, to, SIZE_LINE_BYTES_MAX);
     if (typeof line === "string") return { malformed: line };
     if (line.text === undefined) {
@@ -259,6 +266,22 @@ export class AnswerReader {
     }
     if (lineAt > from) this.#handler.onFrames(buffer, from, lineAt);
     return next;
+  }
+
+  /** Reads a size line of hexadecimal digits alone, not zero; -1 for every other line, which is read with care. */
+  #plainSize(buffer: Buffer, from: number, to: number): number {
+    let size = 0;
+    let at = from;
+    const digitsEnd = Math.min(to, from + SIZE_DIGITS_MAX);
+    for (; at < digitsEnd; at += 1) {
+      const digit = hexDigit(buffer[at] ?? 0);
+      if (digit === -1) break;
+      size = size * 16 + digit;
+    }
+    if (size === 0 || at + 2 > to || buffer[at] !== 0x0d || buffer[at + 1] !== 0x0a) return -1;
+    this.#left = size;
+    this.#phase = "data";
+    return at + 2;
   }
 
   /** A line up to its CRLF, carried over reads; `text` is undefined while it is not whole. */
@@ -293,4 +316,10 @@ function withoutSpaceAround(line: string, from: number): string {
 
 function isSpace(code: number): boolean {
   return code === 0x20 || code === 0x09;
+}
+
+function hexDigit(byte: number): number {
+  if (byte >= 0x30 && byte <= 0x39) return byte - 0x30;
+  const letter = byte | 0x20;
+  return letter >= 0x61 && letter <= 0x66 ? letter - 0x57 : -1;
 }
