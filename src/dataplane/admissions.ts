@@ -85,12 +85,15 @@ const QUERIES_MAX = 1_024;
 /** Runs that ended while the link was down, told when it is made; what is more is left to the runs' expiry. */
 const ENDED_AWAY_MAX = 10_000;
 
+const NOTHING_KEPT = { runCount: 0, keyCount: 0 };
+
 type Query = { readonly done: (view: RunView | undefined | "unavailable") => void; readonly stop: () => void };
 
 export class Admissions {
   readonly #options: AdmissionsOptions;
   readonly #port: AdmissionPort;
-  readonly #ledger: RunLedger;
+  /** None where the scheduler lives as long as we do: it remembers the same itself. */
+  readonly #ledger: RunLedger | undefined;
   readonly #open = new Map<TurnId, LinkedTurn>();
   /** Asked for, without any answer so far. */
   readonly #unanswered = new Set<LinkedTurn>();
@@ -107,7 +110,7 @@ export class Admissions {
   constructor(options: AdmissionsOptions) {
     this.#options = options;
     this.#port = options.port;
-    this.#ledger = new RunLedger(options.limits);
+    this.#ledger = options.port.inProcess === true ? undefined : new RunLedger(options.limits);
     this.#stopNaming = options.clock.after(options.limits.openTurnsEveryMs, this.#nameOpenTurns);
     this.#stopSweep = options.clock.after(options.limits.identitySweepMs, this.#sweep);
     options.port.attach({
@@ -132,8 +135,9 @@ export class Admissions {
     return this.#open;
   }
 
+  /** What is kept for the next link. */
   get ledger(): { readonly runCount: number; readonly keyCount: number } {
-    return this.#ledger;
+    return this.#ledger ?? NOTHING_KEPT;
   }
 
   /** Asks for a turn. Its answer may come before this returns. */
@@ -158,7 +162,7 @@ export class Admissions {
     if (!this.#left(turn)) return;
     const { run } = turn;
     if (run !== undefined) {
-      this.#ledger.finished(ownerOf(turn, run), outcome.paused, turn.side, outcome.keys, this.#now());
+      this.#ledger?.finished(ownerOf(turn, run), outcome.paused, turn.side, outcome.keys, this.#now());
     }
     const { usage, finishReason, paused, keys } = outcome;
     this.#port.send({ type: "finished", turn: turn.id, usage, finishReason, paused, keys });
@@ -167,7 +171,7 @@ export class Admissions {
   /** The turn has ended badly after it was admitted. */
   failed(turn: LinkedTurn, reason: FailureReason): void {
     if (!this.#left(turn)) return;
-    if (turn.run !== undefined) this.#ledger.failed(ownerOf(turn, turn.run), turn.side, this.#now());
+    if (turn.run !== undefined) this.#ledger?.failed(ownerOf(turn, turn.run), turn.side, this.#now());
     this.#port.send({ type: "failed", turn: turn.id, reason });
   }
 
@@ -190,7 +194,7 @@ export class Admissions {
 
   /** The run is over. With turns open the scheduler waits for the last one to end. */
   runEnded(run: RunId, principal: PrincipalId): void {
-    this.#ledger.ended(run, principal);
+    this.#ledger?.ended(run, principal);
     if (this.#port.linked) this.#port.send({ type: "run-ended", run, principal });
     else if (this.#endedAway.length < ENDED_AWAY_MAX) this.#endedAway.push({ run, principal });
   }
@@ -244,8 +248,8 @@ export class Admissions {
       const flight = turn.flight(nowMs);
       if (flight !== undefined) flights.push(flight);
     }
-    const runs = this.#ledger.runReports(nowMs);
-    const keys = this.#ledger.keyReports(nowMs);
+    const runs = this.#ledger?.runReports(nowMs) ?? [];
+    const keys = this.#ledger?.keyReports(nowMs) ?? [];
     const { dataplane, log } = this.#options;
     log("info", "scheduler-linked", { runs: runs.length, flights: flights.length, keys: keys.length });
     this.#port.send({ type: "hello", protocol: LINK_PROTOCOL, dataplane, runs, flights, keys }); // A2
@@ -315,7 +319,7 @@ export class Admissions {
     // An admission that was asked for twice comes twice: the second finds the turn in flight.
     if (turn === undefined || turn.flightAt !== undefined) return;
     const { run, replica, source } = message;
-    this.#ledger.admitted(ownerOf(turn, run), replica, turn.side, this.#now());
+    this.#ledger?.admitted(ownerOf(turn, run), replica, turn.side, this.#now());
     turn.onAdmitted(replica, run, source);
   }
 
@@ -344,7 +348,7 @@ export class Admissions {
   readonly #sweep = (): void => {
     if (this.#closed) return;
     this.#stopSweep = this.#after(this.#options.limits.identitySweepMs, this.#sweep);
-    this.#ledger.sweep(this.#now());
+    this.#ledger?.sweep(this.#now());
   };
 }
 

@@ -14,7 +14,6 @@ const DROPPED = new Set([
   "content-length",
   "date",
 ]);
-const NAME = /^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$/;
 const VALUE = /^[\t\x20-\x7e\x80-\xff]*$/;
 
 export type AnswerKind = {
@@ -48,7 +47,7 @@ export function headerOf(rawHeaders: readonly string[], name: string): string | 
 }
 
 /**
- * Copies the engine's end-to-end headers behind ours.
+ * Copies the engine's end-to-end headers behind ours. The engine client has checked them.
  * @param headers ours, to be completed.
  * @param sse a stream gets our own cache-control.
  */
@@ -66,7 +65,6 @@ export function copyEngineHeaders(headers: string[], rawHeaders: readonly string
       servers += 1;
       if (servers > 1) continue;
     }
-    if (!NAME.test(name) || !VALUE.test(value)) continue;
     headers.push(name, value);
   }
   if (sse) headers.push("x-accel-buffering", "no", "cache-control", "no-cache");

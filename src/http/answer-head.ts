@@ -2,18 +2,7 @@
 import { STATUS_CODES } from "node:http";
 import { invariant } from "../base/invariant.ts";
 import type { AnswerFraming } from "./exchange.ts";
-
-const NAME = /^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$/;
-const VALUE = /^[\t\x20-\x7e\x80-\xff]*$/;
-
-/** Whether a text may stand as a header's value: no controls, Latin-1 only. */
-export function isHeaderValue(text: string): boolean {
-  return VALUE.test(text);
-}
-
-export function isHeaderName(text: string): boolean {
-  return NAME.test(text);
-}
+import { isHeaderName, isHeaderValue } from "./header-grammar.ts";
 
 let dateText = "";
 let dateSecond = -1;
@@ -38,7 +27,7 @@ export function answerHead(status: number, headers: readonly string[], framing: 
   for (let at = 0; at < headers.length; at += 2) {
     const name = headers[at] ?? "";
     const value = headers[at + 1] ?? "";
-    invariant(NAME.test(name) && VALUE.test(value), `header ${JSON.stringify(name)} has a value that may not be sent`);
+    invariant(isHeaderName(name) && isHeaderValue(value), "a header that may not be sent");
     text += `${name}: ${value}\r\n`;
   }
   if (framing.kind === "length") text += `content-length: ${framing.bytes}\r\n`;

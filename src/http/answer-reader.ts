@@ -8,7 +8,7 @@
  *     bytes of our own may follow them. Trailers are dropped, the last chunk is given whole, and only at the end.
  * A2: after `stop`, also from inside a callback, nothing is given any more.
  */
-import { isHeaderName, isHeaderValue } from "./answer-head.ts";
+import { isHeaderValue, lowerNameOf } from "./header-grammar.ts";
 import type { EngineHandler } from "./engine-call.ts";
 
 /** Largest head of an answer, informational heads included. */
@@ -118,21 +118,26 @@ export class AnswerReader {
   }
 
   #takeHead(text: string): string | undefined {
-    const lines = text.split("\r\n");
-    const start = STATUS_LINE.exec(lines[0] ?? "");
+    let end = text.indexOf("\r\n");
+    if (end === -1) end = text.length;
+    const start = STATUS_LINE.exec(text.slice(0, end));
     if (start === null) return "answer is not HTTP/1.1";
     const status = Number(start[2]);
     const rawHeaders: string[] = [];
     const framing = { length: undefined as number | undefined, chunked: false };
     if (start[1] === "0") this.#reusable = false;
-    for (let index = 1; index < lines.length; index += 1) {
-      const line = lines[index] ?? "";
-      const colon = line.indexOf(":");
-      const name = line.slice(0, Math.max(0, colon));
-      const value = withoutSpaceAround(line, colon + 1);
-      if (!isHeaderName(name) || !isHeaderValue(value)) return "answer with a malformed header";
-      rawHeaders.push(name, value);
-      const problem = this.#frameHeader(name.toLowerCase(), value, framing);
+    while (end < text.length) {
+      const from = end + 2;
+      end = text.indexOf("\r\n", from);
+      if (end === -1) end = text.length;
+      const colon = text.indexOf(":", from);
+      if (colon === -1 || colon >= end) return "answer with a malformed header";
+      const raw = text.slice(from, colon);
+      const name = lowerNameOf(raw);
+      const value = withoutSpaceAround(text, colon + 1, end);
+      if (name === undefined || !isHeaderValue(value)) return "answer with a malformed header";
+      rawHeaders.push(raw, value);
+      const problem = this.#frameHeader(name, value, framing);
       if (problem !== undefined) return problem;
     }
     if (status < 200) return this.#informationalHead(status);
@@ -306,12 +311,12 @@ export class AnswerReader {
 }
 
 /** By hand: a regular expression that takes the space from both ends needs quadratic time for a hostile value. */
-function withoutSpaceAround(line: string, from: number): string {
+function withoutSpaceAround(text: string, from: number, to: number): string {
   let start = from;
-  let end = line.length;
-  while (start < end && isSpace(line.charCodeAt(start))) start += 1;
-  while (end > start && isSpace(line.charCodeAt(end - 1))) end -= 1;
-  return line.slice(start, end);
+  let end = to;
+  while (start < end && isSpace(text.charCodeAt(start))) start += 1;
+  while (end > start && isSpace(text.charCodeAt(end - 1))) end -= 1;
+  return text.slice(start, end);
 }
 
 function isSpace(code: number): boolean {

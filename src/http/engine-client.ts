@@ -11,7 +11,6 @@
  */
 import { createSecureContext, type SecureContext } from "node:tls";
 import { invariant } from "../base/invariant.ts";
-import { isHeaderName, isHeaderValue } from "./answer-head.ts";
 import { AnswerReader } from "./answer-reader.ts";
 import type {
   EngineCall,
@@ -22,6 +21,7 @@ import type {
   EngineTarget,
 } from "./engine-call.ts";
 import { EngineConnection, type ConnectionHost, type ConnectionUser, type Pool } from "./engine-connection.ts";
+import { isHeaderName, isHeaderValue } from "./header-grammar.ts";
 
 export type EngineClientOptions = {
   readonly connectTimeoutMs: number;
@@ -244,7 +244,7 @@ function requestHead(target: EngineTarget, request: EngineRequest): string {
   for (let at = 0; at < headers.length; at += 2) {
     const name = headers[at] ?? "";
     const value = headers[at + 1] ?? "";
-    invariant(isHeaderName(name) && isHeaderValue(value), `header ${JSON.stringify(name)} may not be sent`);
+    invariant(isHeaderName(name) && isHeaderValue(value), "a header that may not be sent");
     head += `${name}: ${value}\r\n`;
   }
   if (body !== undefined) head += `content-length: ${body.length}\r\n`;

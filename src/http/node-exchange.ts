@@ -6,7 +6,7 @@
  */
 import type { IncomingMessage, ServerResponse } from "node:http";
 import { invariant } from "../base/invariant.ts";
-import { isHeaderName, isHeaderValue } from "./answer-head.ts";
+import { isHeaderName, isHeaderValue } from "./header-grammar.ts";
 import type { AnswerFraming, Exchange } from "./exchange.ts";
 import { headerCount, headerValue } from "./request-head.ts";
 

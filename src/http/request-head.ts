@@ -2,6 +2,7 @@
  * The strict grammar of the fast lane. It takes only requests that every HTTP/1.1 parser reads in the same way; everything
  * else goes to node:http, so that the lane can never disagree with it about where a request ends (request smuggling).
  */
+import { lowerNameOf } from "./header-grammar.ts";
 
 export type RequestHead = {
   readonly method: string;
@@ -20,11 +21,12 @@ export type RequestHead = {
 /** Node's own limit on a request's head (16 KiB). */
 export const HEAD_BYTES_MAX = 16_384;
 
-// One space between the parts, origin form only. `#` and `\` have no place in a target.
-const REQUEST_LINE = /^(GET|POST|DELETE) (\/[\x21\x22\x24-\x5b\x5d-\x7e]*) HTTP\/1\.1$/;
-// No leading or trailing white space besides one space, no control characters, and no folding.
-const HEADER_LINE =
-  /^([!#$%&'*+\-.^_`|~0-9A-Za-z]+):(?: ?)([\x21-\x7e\x80-\xff](?:[\x20-\x7e\x80-\xff]*[\x21-\x7e\x80-\xff])?)?$/;
+// One space between the parts, origin form only. `#` and `\\` have no place in a target.
+const REQUEST_LINE = /^(?:GET|POST|DELETE) \/[\x21\x22\x24-\x5b\x5d-\x7e]* HTTP\/1\.1$/;
+const SPACE = 0x20;
+const VERSION_CHARS = " HTTP/1.1".length;
+/** No control characters, so no folding either. */
+const VALUE = /^[\x20-\x7e\x80-\xff]*$/;
 const LENGTH = /^(?:0|[1-9]\d{0,14})$/;
 
 /** Headers that change how a message is framed or continued: node:http handles them. */
@@ -44,21 +46,25 @@ const UNUSUAL = new Set([
  * @returns undefined when anything is unusual: the connection then belongs to node:http.
  */
 export function parseRequestHead(text: string): RequestHead | undefined {
-  const lines = text.split("\r\n");
-  const start = REQUEST_LINE.exec(lines[0] ?? "");
-  if (start === null) return undefined;
+  let end = text.indexOf("\r\n");
+  if (end === -1) end = text.length;
+  const line = text.slice(0, end);
+  if (!REQUEST_LINE.test(line)) return undefined;
   const rawHeaders: string[] = [];
   const names: string[] = [];
   let bodyBytes = -1;
   let hosts = 0;
   let close = false;
-  for (let at = 1; at < lines.length; at += 1) {
-    const match = HEADER_LINE.exec(lines[at] ?? "");
-    if (match === null) return undefined;
-    const raw = match[1] ?? "";
-    const value = match[2] ?? "";
-    const name = raw.toLowerCase();
-    if (UNUSUAL.has(name)) return undefined;
+  while (end < text.length) {
+    const from = end + 2;
+    end = text.indexOf("\r\n", from);
+    if (end === -1) end = text.length;
+    const colon = text.indexOf(":", from);
+    if (colon === -1 || colon >= end) return undefined;
+    const raw = text.slice(from, colon);
+    const name = lowerNameOf(raw);
+    const value = plainValue(text, colon + 1, end);
+    if (name === undefined || value === undefined || UNUSUAL.has(name)) return undefined;
     if (name === "content-length") {
       if (bodyBytes !== -1 || !LENGTH.test(value)) return undefined;
       bodyBytes = Number(value);
@@ -73,10 +79,11 @@ export function parseRequestHead(text: string): RequestHead | undefined {
     names.push(name);
   }
   if (hosts !== 1) return undefined;
-  const target = start[2] ?? "/";
+  const space = line.indexOf(" ");
+  const target = line.slice(space + 1, line.length - VERSION_CHARS);
   const mark = target.indexOf("?");
   return {
-    method: start[1] ?? "",
+    method: line.slice(0, space),
     path: mark === -1 ? target : target.slice(0, mark),
     query: mark === -1 ? "" : target.slice(mark),
     rawHeaders,
@@ -84,6 +91,13 @@ export function parseRequestHead(text: string): RequestHead | undefined {
     bodyBytes: Math.max(0, bodyBytes),
     close,
   };
+}
+
+/** A value behind at most one space and without any other around it; undefined when it is not written so. */
+function plainValue(text: string, from: number, to: number): string | undefined {
+  const value = text.slice(text.charCodeAt(from) === SPACE ? from + 1 : from, to);
+  if (value.charCodeAt(0) === SPACE || value.charCodeAt(value.length - 1) === SPACE) return undefined;
+  return VALUE.test(value) ? value : undefined;
 }
 
 /** First value of a lower-case name, or undefined. */

@@ -6,6 +6,7 @@ import type { DataplaneSession, DataplaneSink } from "./service.ts";
 export function createLocalPort(attach: (sink: DataplaneSink) => DataplaneSession): AdmissionPort {
   let session: DataplaneSession | undefined;
   return {
+    inProcess: true,
     get linked() {
       return session !== undefined;
     },

@@ -217,6 +217,8 @@ export type SchedulerMessage =
  */
 export type AdmissionPort = {
   readonly linked: boolean;
+  /** The scheduler is in this process and ends with it: there is never another one to which state must be handed over. */
+  readonly inProcess?: true;
   send(message: DataplaneMessage): void;
   /** Sets the one receiver; must be called once before anything is sent. */
   attach(receiver: AdmissionReceiver): void;
