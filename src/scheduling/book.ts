@@ -158,11 +158,10 @@ export function forgetRun(step: Step, run: Run): void {
 
 // --- held turns -------------------------------------------------------------------------------------------------------
 
-/** A turn is asked for: it stands among the held ones, until it is admitted or leaves. */
-export function openTurn(step: Step, turn: Turn): void {
-  addTurn(step.state, turn);
-  countHeld(step.state, turn);
-  hold(step, turn);
+/** A turn is asked for: it counts among the held ones, until it is admitted or leaves. It stands in no group so far. */
+export function openTurn(state: SchedulerState, turn: Turn): void {
+  addTurn(state, turn);
+  countHeld(state, turn);
 }
 
 /** Makes a turn known: one that is held, or one that a dataplane reports in flight. */

@@ -39,7 +39,7 @@ export function createGroups(tiers: number): readonly Group[] {
 
 export function groupAt(groups: readonly Group[], tier: number): Group {
   const group = groups[tier];
-  invariant(group, `tier ${tier} has a group`);
+  invariant(group, "every tier has a group");
   return group;
 }
 

@@ -7,6 +7,7 @@ import {
   createRun,
   fail,
   freshKept,
+  hold,
   markFitting,
   openTurn,
   recount,
@@ -44,12 +45,15 @@ export function requestTurn(step: Step, event: Requested): void {
   run.caller = event.caller;
   run.turns += 1;
   touch(state, run);
-  openTurn(step, turn);
+  openTurn(state, turn);
   reviewRoom(step, run);
   recount(state, run);
   // Nothing else fits anywhere (I3), so a turn that has just come need not be ranked, unless its coming freed kept room.
-  if (state.dirty.size === 0) admitWhereItFits(step, turn);
-  else markFitting(step, turn);
+  // Most turns fit at once: they never stand in a group.
+  const ranked = state.dirty.size > 0;
+  if (!ranked && admitWhereItFits(step, turn)) return;
+  hold(step, turn);
+  if (ranked) markFitting(step, turn);
 }
 
 /** The dataplane asks again under the same id: nothing changes; an admission that it may have missed is repeated. */
