@@ -84,6 +84,7 @@ export type RunChange = {
   readonly tasks?: readonly TaskRow[];
   /** Added or replaced by id. */
   readonly approvals?: readonly ApprovalRow[];
+  /** Changes to the sums of a run that is not there (deleted) are left out. */
   readonly counters?: readonly CounterChange[];
 };
 
@@ -217,7 +218,15 @@ export type RunStore = {
 /** Thrown when a store cannot be opened or read: what is wrong, where, how to mend it. */
 export class StoreError extends Error {
   override readonly name = "StoreError";
-  readonly code: "in-use" | "not-a-journal" | "newer-version" | "damaged" | "cannot-open" | "closed" | "failed";
+  readonly code:
+    | "in-use"
+    | "not-a-journal"
+    | "newer-version"
+    | "damaged"
+    | "cannot-open"
+    | "bad-cursor"
+    | "closed"
+    | "failed";
 
   constructor(code: StoreError["code"], message: string, options?: ErrorOptions) {
     super(message, options);

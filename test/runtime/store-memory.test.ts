@@ -1,0 +1,4 @@
+import { createMemoryStore } from "../../src/runtime/store/memory.ts";
+import { storeConformance } from "./store-conformance.ts";
+
+storeConformance("memory", { open: () => Promise.resolve(createMemoryStore()) });
