@@ -66,13 +66,42 @@ function byChoice(calls: readonly AnsweredToolCall[]): Iterable<readonly Answere
   return Map.groupBy(calls, ({ choice }) => choice).values();
 }
 
-/** The exact key, and behind it ids and names alone, for clients that change the arguments. */
+/**
+ * The exact key, and behind it ids and names alone, for clients that change the arguments. Where every id is one of a
+ * kind, ids and names say all that the exact key would say.
+ */
 function toolCallKeys(scope: Scope, calls: readonly EchoedToolCall[]): IdentityKey[] {
-  const byNames = callsKey("names", scope, calls, ({ id, name }) => [id, name]);
+  const byNames = callsKey("names", scope, calls, idAndName);
+  if (calls.every(({ id }) => isOneOfAKind(id))) return [byNames];
   let chars = 0;
   for (const call of calls) chars += call.arguments.length;
   if (chars > ARGUMENT_CHARS_MAX) return [byNames];
   return [callsKey("calls", scope, calls, ({ id, name, arguments: text }) => [id, name, canonicalJson(text)]), byNames];
+}
+
+function idAndName({ id, name }: EchoedToolCall): readonly string[] {
+  return [id, name];
+}
+
+/** The random part of an id is its end. Hexadecimal or base 62, a dozen characters hold 48 bits and more. */
+const RANDOM_CHARS_MIN = 12;
+/** Words have no digits, counters and versions have few: `functions.search_v2:0` is no id of one call. */
+const RANDOM_DIGITS_MIN = 3;
+
+/**
+ * Whether an id was drawn at random, by its looks: `call_` or `chatcmpl-tool-` and 24 hex digits, `toolu_01…`. One that
+ * only looks so costs no more than what ids and names cost where arguments were changed: two runs that left the same
+ * key are not told apart by it.
+ */
+function isOneOfAKind(id: string): boolean {
+  let digits = 0;
+  let at = id.length - 1;
+  for (; at >= 0; at -= 1) {
+    const code = id.charCodeAt(at);
+    if (code >= 0x30 && code <= 0x39) digits += 1;
+    else if (!((code | 0x20) >= 0x61 && (code | 0x20) <= 0x7a)) break;
+  }
+  return id.length - 1 - at >= RANDOM_CHARS_MIN && digits >= RANDOM_DIGITS_MIN;
 }
 
 /** The order of parallel calls does not count. */

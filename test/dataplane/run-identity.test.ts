@@ -133,6 +133,25 @@ describe("the tool calls of an answer", () => {
     expect(byNames).toBe(callKeys(answer(...["a", "b", "c"].map((id) => answered(id, "f", "{}"))))[1]);
   });
 
+  it.each([
+    ["call_8f14e45fceea167a5a36dedd", 1],
+    ["chatcmpl-tool-8d2f1c0a4b5e46a1b7a9c3d2e1f00a11", 1],
+    ["toolu_01A09q90qw90lq917835lq9", 1],
+    ["functions.search_v2:0", 2],
+    ["call_internationalisation", 2],
+    ["call_12", 2],
+    ["0", 2],
+    ["", 2],
+  ])("whose id is %j leave %i keys: ids drawn at random need no arguments beside them", (id, count) => {
+    expect(callKeys(answer(answered(id, "f", '{"q":1}')))).toHaveLength(count);
+    expect(callKeys(identify(requestOf(echoed(id, "f", '{"q":2}'))).keys)).toHaveLength(count);
+  });
+
+  it("leave both keys when one id of several says nothing", () => {
+    const calls = [answered("call_8f14e45fceea167a5a36dedd", "f", "{}"), answered("call_1", "f", "{}")];
+    expect(callKeys(answer(...calls))).toHaveLength(2);
+  });
+
   it("give no key where there are none", () => {
     expect(answer()).toEqual([]);
     expect(callKeys(identify(request([{ role: "user", content: "u" }])).keys)).toEqual([]);
