@@ -81,7 +81,7 @@ export function takeHead(turn: Turn, head: EngineHead): void {
 
 function relayFor(turn: Turn, head: EngineHead, kind: AnswerKind, streams: boolean): Relay {
   if (kind.encoded) return { kind: "plain", tap: undefined };
-  if (!kind.sse) return { kind: "plain", tap: createJsonTap() };
+  if (!kind.sse) return { kind: "plain", tap: createJsonTap(head.lengthBytes) };
   if (turn.spliced !== undefined) return { kind: "cut", tap: createCuttingTap(), emit: emitter(turn, head.framed) };
   const tap = createStreamTap();
   return streams && head.framed && turn.exchange.takesFrames

@@ -16,8 +16,9 @@ const BODY_BYTES_MAX = 1_048_576;
 /** Of a value that is kept out of a larger one. */
 const VALUE_BYTES_MAX = 262_144;
 
-export function createJsonTap(): Tap {
-  return new JsonTap();
+/** @param lengthBytes what the answer's content-length says; one that is here in one piece is never copied. */
+export function createJsonTap(lengthBytes?: number): Tap {
+  return new JsonTap(lengthBytes);
 }
 
 class JsonTap implements Tap, TapFindings {
@@ -25,9 +26,14 @@ class JsonTap implements Tap, TapFindings {
   readonly terminal = true;
   readonly betweenEvents = false;
   readonly #chunks = new ChatChunks();
+  readonly #lengthBytes: number | undefined;
   #parts: Buffer[] = [];
   #bytes = 0;
   #large: LargeBody | undefined;
+
+  constructor(lengthBytes: number | undefined) {
+    this.#lengthBytes = lengthBytes;
+  }
 
   get findings(): TapFindings {
     return this;
@@ -64,6 +70,10 @@ class JsonTap implements Tap, TapFindings {
   push(buffer: Buffer, start: number, end: number): void {
     this.#chunks.started = true;
     this.#bytes += end - start;
+    if (end - start === this.#lengthBytes && this.#bytes <= BODY_BYTES_MAX) {
+      this.#chunks.take(parsed(buffer.subarray(start, end)));
+      return;
+    }
     if (this.#large === undefined && this.#bytes > BODY_BYTES_MAX) {
       this.#large = new LargeBody();
       for (const part of this.#parts) this.#large.push(part.toString("latin1"));
@@ -74,8 +84,8 @@ class JsonTap implements Tap, TapFindings {
   }
 
   finish(): void {
-    if (this.#large === undefined) this.#chunks.take(parsed(Buffer.concat(this.#parts)));
-    else this.#large.finish(this.#chunks);
+    if (this.#large !== undefined) this.#large.finish(this.#chunks);
+    else if (this.#parts.length > 0) this.#chunks.take(parsed(Buffer.concat(this.#parts)));
     this.#parts = [];
   }
 }

@@ -1,4 +1,7 @@
-/** What the headers of a turn say, checked where they come in (spec 3, Headers). Our own headers are strict. */
+/**
+ * What the headers of a turn say, checked where they come in (spec 3, Headers). Our own headers are strict. Names of runs,
+ * principals and callers are remembered for half an hour: they are copied out of the head that they came in.
+ */
 import {
   ANONYMOUS_CALLER,
   asCallerId,
@@ -8,7 +11,7 @@ import {
   type PrincipalId,
   type RunId,
 } from "../base/ids.ts";
-import type { Exchange, Identity } from "../http/index.ts";
+import { detached, type Exchange, type Identity } from "../http/index.ts";
 import type { ServiceClass } from "../wire/admission.ts";
 import type { LuftpauseError } from "../wire/errors.ts";
 import { HEADER } from "../wire/headers.ts";
@@ -20,7 +23,9 @@ export type ClassesOf = (principal: PrincipalId) => readonly ServiceClass[] | un
 export function principalOf(exchange: Exchange, identity: Identity): PrincipalId {
   if (!identity.service) return identity.principal;
   const named = exchange.header(HEADER.principal);
-  return named !== undefined && /^[\x21-\x7e]{1,128}$/.test(named) ? asPrincipalId(named) : identity.principal;
+  return named !== undefined && /^[\x21-\x7e]{1,128}$/.test(named)
+    ? asPrincipalId(detached(named))
+    : identity.principal;
 }
 
 /** The run that the client names; undefined when it names none. */
@@ -28,7 +33,7 @@ export function runOf(exchange: Exchange, bytesMax: number): RunId | undefined |
   const text = exchange.header(HEADER.runId);
   if (text === undefined) return undefined;
   const once = exchange.headerCount(HEADER.runId) === 1;
-  const run = once && text.length <= bytesMax ? parseRunId(text) : undefined;
+  const run = once && text.length <= bytesMax ? parseRunId(detached(text)) : undefined;
   if (run !== undefined) return run;
   const problem = once ? "is not valid" : "was sent more than once";
   return {
@@ -61,7 +66,7 @@ export function callerOf(exchange: Exchange, bytesMax: number): CallerId {
   const text = exchange.header(HEADER.caller);
   if (text === undefined || text === "") return ANONYMOUS_CALLER;
   // Header values come as Latin-1: one character is one byte.
-  if (/^[\x20-\x7e]*$/.test(text)) return asCallerId(text.slice(0, bytesMax));
+  if (/^[\x20-\x7e]*$/.test(text)) return asCallerId(detached(text.slice(0, bytesMax)));
   const bytes = Buffer.from(text, "latin1");
   const cut = bytes.subarray(0, wholeCharacters(bytes, bytesMax));
   const utf8 = cut.toString("utf8");

@@ -14,4 +14,5 @@ export { createFront } from "./front.ts";
 export type { Front, FrontOptions } from "./front.ts";
 export { createAuth } from "./auth.ts";
 export type { Authenticate, AuthOptions, Identity } from "./auth.ts";
+export { detached } from "./header-grammar.ts";
 export { FrameSocket, LINK_SOCKET } from "./frame-socket.ts";

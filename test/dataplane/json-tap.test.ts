@@ -2,11 +2,16 @@ import { describe, expect, it } from "vitest";
 import { createJsonTap } from "../../src/dataplane/json-tap.ts";
 import { fileNames, foundBy, parts, read, type Found } from "./streams.ts";
 
+/** What is found does not depend on whether the answer's length was announced. */
 function tapped(bytes: Buffer, cuts: readonly number[]): Found {
-  const tap = createJsonTap();
-  for (const [buffer, start, end] of parts(bytes, cuts)) tap.push(buffer, start, end);
-  tap.finish();
-  return foundBy(tap);
+  const [found, announced] = [undefined, bytes.length].map((length) => {
+    const tap = createJsonTap(length);
+    for (const [buffer, start, end] of parts(bytes, cuts)) tap.push(buffer, start, end);
+    tap.finish();
+    return foundBy(tap);
+  });
+  expect(announced).toEqual(found);
+  return found as Found;
 }
 
 const EXPECTED: { readonly [name: string]: Found } = {
