@@ -48,12 +48,12 @@ export function requestTurn(step: Step, event: Requested): void {
   openTurn(state, turn);
   reviewRoom(step, run);
   recount(state, run);
-  // Nothing else fits anywhere (I3), so a turn that has just come need not be ranked, unless its coming freed kept room.
-  // Most turns fit at once: they never stand in a group.
-  const ranked = state.dirty.size > 0;
-  if (!ranked && admitWhereItFits(step, turn)) return;
+  // Nothing else fits anywhere (I3), so a turn that has just come need not be ranked, unless its coming freed kept room and
+  // others are held too. Most turns fit at once: they never stand in a group.
+  const freed = state.dirty.size > 0;
+  if (freed) markFitting(step, turn);
+  if ((!freed || state.heldCount === 1) && admitWhereItFits(step, turn)) return;
   hold(step, turn);
-  if (ranked) markFitting(step, turn);
 }
 
 /** The dataplane asks again under the same id: nothing changes; an admission that it may have missed is repeated. */
