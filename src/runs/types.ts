@@ -148,6 +148,8 @@ type RecordBody =
       readonly reserved: number;
       /** Sentences at the end of the last tool result. */
       readonly notes: readonly string[];
+      /** Budgets of which these sentences tell that they run out: `<run> <name>`. */
+      readonly warned: readonly string[];
     }
   | {
       readonly type: "turn-answered";
