@@ -22,7 +22,10 @@ export type JournalRecord = {
   readonly [field: string]: unknown;
 };
 
-/** What is known of a run without reading its records. */
+/**
+ * What is known of a run without reading its records. Who it belongs to never changes: id, parent, root, principal, session
+ * and idempotency key are those of its first row.
+ */
 export type RunRow = {
   readonly id: string;
   readonly parent?: string;
@@ -101,9 +104,9 @@ export type AppendOutcome =
   /** Nothing was written, and the same commit can never be. */
   | {
       readonly kind: "conflict";
-      readonly on: "sequence" | "epoch" | "idempotency-key" | "row-missing";
+      readonly on: "sequence" | "epoch" | "idempotency-key" | "row-missing" | "invalid";
       readonly runId: string;
-      /** For `sequence`: the run's last one. For `idempotency-key`: the run that has the key. */
+      /** The run's last sequence, the epoch that counts, or the run that has the key. */
       readonly found?: number | string;
       readonly message: string;
     }
@@ -117,22 +120,23 @@ export type AppendOutcome =
       readonly message: string;
     };
 
+/** What is wrong with a run, by run and sequence; `seq` 0 is the run's row. */
+export type Damage = { readonly runId: string; readonly seq: number; readonly message: string };
+
 /** A run as it is listed. */
 export type RunEntry = {
+  /** Where the damage has `seq` 0: what could be made out of it, without `detail`. */
   readonly row: RunRow;
   readonly lastSeq: number;
   readonly epoch: number;
+  readonly damage?: Damage;
 };
 
 /** A run with its journal. */
 export type StoredRun = RunEntry & {
   /** In order from 1; where a record is damaged, those before it. */
   readonly records: readonly JournalRecord[];
-  readonly damage?: Damage;
 };
-
-/** What is wrong in the store, by run and sequence; `seq` 0 is the run's row. */
-export type Damage = { readonly runId: string; readonly seq: number; readonly message: string };
 
 export type RunFilter = {
   readonly principal?: string;
