@@ -23,10 +23,11 @@ export function startAttempt(turn: Turn, replica: Replica): void {
   if (body === undefined) return;
   stopPhase(turn);
   const { config, target } = replica;
-  const splice = config.splice && turn.stream && !body.scan.includeUsage;
-  const { body: bytes, spliced } = splice
-    ? spliceIncludeUsage(body.bytes, body.scan)
-    : { body: body.bytes, spliced: NONE };
+  const { splicePlace } = body;
+  const { body: bytes, spliced } =
+    config.splice && splicePlace !== undefined && !splicePlace.includeUsage
+      ? spliceIncludeUsage(body.bytes, splicePlace)
+      : { body: body.bytes, spliced: NONE };
   turn.spliced = spliced.length === 0 ? undefined : spliced.join(", ");
   turn.replica = config.name;
   const request = {

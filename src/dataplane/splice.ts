@@ -6,6 +6,9 @@ import type { RequestScan } from "./inspection.ts";
 import { BYTE, JsonScan } from "./json-scan.ts";
 import { memberValue } from "./request-scan.ts";
 
+/** What a splice needs of the scan of a request. */
+export type SplicePlace = Pick<RequestScan, "includeUsage" | "streamOptions" | "root">;
+
 export type Spliced = {
   readonly body: Buffer;
   /** Names for `x-luftpause-spliced`; empty when the body was left as it is. */
@@ -23,8 +26,8 @@ const NULL = 0x6e;
  * is replaced. Never a second member of a name that stands there already: some engines refuse duplicates. Any other value
  * is a mistake of the client's, or one that the engine takes for true, and is left to the engine.
  */
-export function spliceIncludeUsage(body: Buffer, scan: RequestScan): Spliced {
-  const { streamOptions, root } = scan;
+export function spliceIncludeUsage(body: Buffer, place: Omit<SplicePlace, "includeUsage">): Spliced {
+  const { streamOptions, root } = place;
   const cursor = new JsonScan(body);
   if (streamOptions === undefined) return member(cursor, root, '"stream_options":{"include_usage":true}');
   const { start, end } = streamOptions;

@@ -20,7 +20,8 @@ import type { ErrorShape } from "../wire/errors.ts";
 import type { Limits } from "../wire/limits.ts";
 import type { Admissions, LinkedTurn } from "./admissions.ts";
 import type { HeldBodies } from "./held-bodies.ts";
-import type { CuttingTap, IdentityKeys, RequestScan, Tap } from "./inspection.ts";
+import type { CuttingTap, IdentityKeys, Tap } from "./inspection.ts";
+import type { SplicePlace } from "./splice.ts";
 import type { Metrics } from "./metrics.ts";
 import type { Pool, Replica } from "./pool.ts";
 
@@ -61,7 +62,8 @@ export type TurnApi = {
 export type TurnRequestBody = {
   /** Released after the engine's first byte. */
   readonly bytes: Buffer;
-  readonly scan: RequestScan;
+  /** Where usage can be asked for; undefined for a turn that does not stream. The rest of the scan is not kept. */
+  readonly splicePlace: SplicePlace | undefined;
 };
 
 export type HeldPhase = {

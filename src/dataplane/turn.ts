@@ -78,12 +78,6 @@ function readWhole(turn: TurnObject, arrival: TurnArrival, body: Buffer | "too-l
     return;
   }
   host.metrics.requestBytes(body.length);
-  // Rule 1 needs no table: a run that the client names is not looked up.
-  if (turn.ownRun === undefined && turn.body !== undefined) {
-    const { keys, prefix } = requestIdentity(turn, turn.body.bytes, turn.body.scan);
-    turn.keys = keys;
-    turn.prefix = prefix;
-  }
   enterHeld(turn);
   host.admissions.ask(turn);
   watchHeld(turn);
@@ -116,7 +110,15 @@ function takeBody(turn: TurnObject, bytes: Buffer): LuftpauseError | undefined {
   }
   turn.model = scan.model;
   turn.stream = scan.stream;
-  turn.body = { bytes, scan };
+  // Rule 1 needs no table: a run that the client names is not looked up.
+  if (turn.ownRun === undefined) {
+    const { keys, prefix } = requestIdentity(turn, bytes, scan);
+    turn.keys = keys;
+    turn.prefix = prefix;
+  }
+  // A turn can be held for long: of what the scan found only places are kept, no texts.
+  const { includeUsage, streamOptions, root } = scan;
+  turn.body = { bytes, splicePlace: scan.stream ? { includeUsage, streamOptions, root } : undefined };
   return undefined;
 }
 
