@@ -27,7 +27,7 @@ export function conversation(run: RunState): readonly ChatMessage[] {
 function messagesOf({ text, calls, notes }: Round): readonly ChatMessage[] {
   const answer: ChatMessage = {
     role: "assistant",
-    // Some templates print an empty string as an empty line, and none prints null.
+    // What the API itself gives for an answer that is only calls.
     content: text === "" ? null : text,
     tool_calls: calls.map(({ id, name, rawArguments }) => ({
       id,
