@@ -87,6 +87,11 @@ export class LaneExchange implements Exchange {
     return this.#body.kind === "collecting";
   }
 
+  /** The handler waits for the rest of the body. */
+  get waitsForBody(): boolean {
+    return this.#body.kind === "collecting" && this.#body.done !== undefined;
+  }
+
   /** The rest of the body is still coming, and nobody wants it. */
   get dropsBody(): boolean {
     return this.#body.kind === "refused";

@@ -65,7 +65,7 @@ export class LaneConnection implements LaneHost {
     socket.on("close", this.#onLeft);
     // A second error after the first must not crash the process: the listener stays.
     socket.on("error", this.#onLeft);
-    socket.on("timeout", this.#onLeft);
+    socket.on("timeout", this.#onTimeout);
     socket.on("drain", this.#onDrain);
   }
 
@@ -108,7 +108,7 @@ export class LaneConnection implements LaneHost {
       return;
     }
     this.#deadlineMs = 0;
-    this.socket.setTimeout(0);
+    this.#expectNothing();
     exchange.bodyArrived();
   }
 
@@ -118,6 +118,24 @@ export class LaneConnection implements LaneHost {
     this.socket.setTimeout(bodyMs);
     this.#resumeReading();
   }
+
+  /**
+   * The socket's time-out is that of an idle connection, also while an answer runs: to set another one for each request
+   * and back makes two timers a turn. `#onTimeout` knows whether it means anything.
+   */
+  #expectNothing(): void {
+    const { socket } = this;
+    if (socket.timeout !== this.#options.idleMs) socket.setTimeout(this.#options.idleMs);
+  }
+
+  /** Silence for too long: of an idle connection, or of a client that owes its head or body or takes no answer. */
+  readonly #onTimeout = (): void => {
+    const exchange = this.#exchange;
+    const answering = exchange !== undefined && !exchange.waitsForBody && !this.socket.writableNeedDrain;
+    // An engine may be silent for as long as it likes.
+    if (answering) this.socket.setTimeout(this.#options.idleMs);
+    else this.#onLeft();
+  };
 
   #pauseReading(): void {
     if (this.#pausedReading || this.#phase !== "serving") return;
@@ -162,7 +180,7 @@ export class LaneConnection implements LaneHost {
       return false;
     }
     this.#deadlineMs = 0;
-    this.socket.setTimeout(0);
+    this.#expectNothing();
     const exchange = new LaneExchange(this, head);
     this.#exchange = exchange;
     this.#bytes = exchange.addBody(bytes.subarray(end + 4));
@@ -188,7 +206,7 @@ export class LaneConnection implements LaneHost {
     socket.off("data", this.#onData);
     socket.off("end", this.#onEnd);
     socket.off("close", this.#onLeft);
-    socket.off("timeout", this.#onLeft);
+    socket.off("timeout", this.#onTimeout);
     socket.off("drain", this.#onDrain);
     socket.setTimeout(0);
     const bytes = this.#bytes;
@@ -205,7 +223,8 @@ export class LaneConnection implements LaneHost {
       this.#linger();
       return;
     }
-    this.socket.setTimeout(this.socket.writableNeedDrain ? this.#options.stallMs : this.#options.idleMs);
+    if (this.socket.writableNeedDrain) this.socket.setTimeout(this.#options.stallMs);
+    else this.#expectNothing();
     if (this.#bytes.length > 0 || this.#pausedReading) this.#advance();
   }
 
@@ -251,13 +270,9 @@ export class LaneConnection implements LaneHost {
   readonly #onDrain = (): void => {
     const exchange = this.#exchange;
     if (this.#phase !== "serving") return;
-    if (exchange === undefined) {
-      this.socket.setTimeout(this.#options.idleMs);
-      this.#advance();
-      return;
-    }
-    this.socket.setTimeout(0);
-    exchange.onDrain?.();
+    this.#expectNothing();
+    if (exchange === undefined) this.#advance();
+    else exchange.onDrain?.();
   };
 }
 

@@ -279,3 +279,30 @@ describe("many connections", () => {
     },
   );
 });
+
+test("an answer may be silent for longer than an idle connection lives, which is closed after it", async () => {
+  let exchange: Exchange | undefined;
+  const { port, front } = await startFront((arrived) => (exchange = arrived), { idleMs: 60, stallMs: 60 });
+  const peer = await client(port);
+  await peer.send(GET);
+  // Another connection's whole idle life passes while the answer says nothing, and again between two parts of it.
+  const idleOnceMore = async (): Promise<void> => {
+    exchange = undefined;
+    const other = await client(port);
+    await other.send(GET);
+    await expect.poll(() => exchange).toBeDefined();
+    exchange?.begin(204, [], { kind: "none" });
+    exchange?.end();
+    await expect.poll(() => other.closed, { timeout: 5_000 }).toBe(true);
+  };
+  await expect.poll(() => exchange).toBeDefined();
+  const running = exchange;
+  await idleOnceMore();
+  running?.begin(200, [], { kind: "stream" });
+  running?.write(Buffer.from("one"));
+  await idleOnceMore();
+  await expect.poll(() => front.stats().connections).toBe(1);
+  running?.end();
+  await expect.poll(() => peer.text).toMatch(/one\r\n0\r\n\r\n$/);
+  await expect.poll(() => peer.closed, { timeout: 5_000 }).toBe(true);
+});
