@@ -169,6 +169,12 @@ function lookAt(step: Step, run: RunState): void {
     endSubtree(step, run.id, { state: "Cancelled", reason: "cancelled" });
     return;
   }
+  // A5: a store that tore the commit of a cancel leaves descendants behind.
+  const above = upwards(tree, run.id).find(({ end }) => end?.state === "Cancelled");
+  if (above?.end !== undefined) {
+    endSubtree(step, run.id, { state: "Cancelled", reason: above.end.reason });
+    return;
+  }
   const late = timeExceeded(tree, run.id, nowMs);
   if (late !== undefined) {
     exceed(step, late);
