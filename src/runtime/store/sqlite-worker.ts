@@ -87,17 +87,20 @@ function openWriter({ file, port, written }: ThreadData): void {
   }
 }
 
+/** Starts beside the thread that writes, to save time, and opens the file when that one has made it. */
 function openReader({ file, port, written }: ThreadData): void {
-  try {
-    const { DatabaseSync } = loadSqlite();
-    const db = new DatabaseSync(file);
-    prepareConnection(db);
-    new Reader({ db, file, port, written }).start();
-    port.postMessage({ kind: "ready" } satisfies WriterReport);
-  } catch (error) {
-    port.postMessage(cannotOpen(error, file));
-    port.close();
-  }
+  port.once("message", () => {
+    try {
+      const { DatabaseSync } = loadSqlite();
+      const db = new DatabaseSync(file);
+      prepareConnection(db);
+      new Reader({ db, file, port, written }).start();
+      port.postMessage({ kind: "ready" } satisfies WriterReport);
+    } catch (error) {
+      port.postMessage(cannotOpen(error, file));
+      port.close();
+    }
+  });
 }
 
 function cannotOpen(error: unknown, file: string): WriterReport {

@@ -104,7 +104,8 @@ export class Writer {
         break;
       case "meta-once":
       case "delete-ended":
-        this.#chores.push(request);
+        if (this.#health.state === "ok") this.#chores.push(request);
+        else this.#refuse(request, this.#health.message);
         break;
       case "close":
         this.#closing = true;
@@ -301,12 +302,16 @@ export class Writer {
     this.#chores = this.#chores.slice(1);
     if (result.kind === "done") {
       this.#post({ kind: "answer", id: chore.id, value: result.value });
-    } else {
-      const { fault } = result;
-      this.#post({ kind: "refused", id: chore.id, code: "failed", message: fault.message });
-      if (fault.kind === "pause") this.#pause(fault);
-      if (fault.kind === "damaged") this.#fail(fault.message);
+      return;
     }
+    const { fault } = result;
+    if (fault.kind === "pause") this.#pause(fault);
+    if (fault.kind === "damaged") this.#fail(fault.message);
+    this.#refuse(chore, fault.message);
+  }
+
+  #refuse(chore: Chore, message: string): void {
+    this.#post({ kind: "refused", id: chore.id, code: "failed", message });
   }
 
   #metaOnce(key: string, value: string): string {
@@ -342,8 +347,9 @@ export class Writer {
     const { why, message } = fault;
     const refused = this.#waiting.filter(({ whenFull }) => whenFull === "refuse");
     this.#waiting = this.#waiting.filter(({ whenFull }) => whenFull === "wait");
-    for (const commit of refused) this.#answer(commit, { kind: "unavailable", why, message });
     this.#setHealth({ state: "paused", why, message });
+    for (const commit of refused) this.#answer(commit, { kind: "unavailable", why, message });
+    for (const chore of this.#chores.splice(0)) this.#refuse(chore, message);
     this.#retry ??= setTimeout(() => {
       this.#retry = undefined;
       this.#tryAgain();
@@ -370,8 +376,9 @@ export class Writer {
 
   #fail(message: string): void {
     this.#setHealth({ state: "failed", message });
-    for (const commit of this.#waiting) this.#answer(commit, { kind: "unavailable", why: "damaged", message });
-    this.#waiting = [];
+    for (const commit of this.#waiting.splice(0))
+      this.#answer(commit, { kind: "unavailable", why: "damaged", message });
+    for (const chore of this.#chores.splice(0)) this.#refuse(chore, message);
   }
 
   #close(): void {

@@ -75,13 +75,14 @@ export async function openSqliteStore(options: SqliteStoreOptions): Promise<Sqli
   }
   const written = new Int32Array(new SharedArrayBuffer(4));
   const writer = startThread({ role: "writer", file, written });
-  await ready(writer, file);
   const reader = startThread({ role: "reader", file, written });
   try {
+    await ready(writer, file);
+    reader.port.postMessage("open");
     await ready(reader, file);
   } catch (error) {
     writer.port.postMessage({ op: "close" } satisfies WriterRequest);
-    await ended(writer.worker);
+    await Promise.all([ended(writer.worker), reader.worker.terminate()]);
     throw error;
   }
   return new Journal({ ...options, file }, writer, reader);
@@ -93,7 +94,9 @@ function ready({ worker, port }: Thread, file: string): Promise<void> {
   return new Promise((resolve, reject) => {
     // The thread's end without a word is awaited too, so there is no bound in time: the disk decides how long it takes.
     const broken = (reason: unknown): void => {
-      reject(new StoreError("cannot-open", `${file}: the journal's thread ended: ${String(reason)}`));
+      const last = take(port);
+      if (last?.kind === "cannot-open") reject(new StoreError(last.code, last.message));
+      else reject(new StoreError("cannot-open", `${file}: the journal's thread ended: ${String(reason)}`));
     };
     worker.once("error", broken);
     worker.once("exit", broken);
@@ -113,6 +116,7 @@ function take(port: MessagePort): WriterReport | undefined {
 
 function ended(worker: Worker): Promise<void> {
   return new Promise((resolve) => {
+    if (worker.threadId === -1) resolve();
     worker.once("exit", () => {
       resolve();
     });
@@ -371,9 +375,12 @@ class Journal implements SqliteStore {
     return this.#read("meta", key);
   }
 
-  metaOnce(key: string, value: string): Promise<string> {
+  async metaOnce(key: string, value: string): Promise<string> {
     invariant(key !== "", "a key has a name");
-    return this.#ask((id) => {
+    // A key that is there is had from a full disk too.
+    const found = await this.meta(key);
+    if (found !== undefined) return found;
+    return this.#ask<string>((id) => {
       this.#tell({ op: "meta-once", id, key, value });
     });
   }
@@ -415,13 +422,11 @@ class Journal implements SqliteStore {
 
   async #shutDown(): Promise<void> {
     this.#send();
-    const threads = [this.#reader, this.#writer];
-    const ends = threads.map(({ worker }) => (worker.threadId === -1 ? Promise.resolve() : ended(worker)));
     this.#reader.port.postMessage({ id: 0, op: "close", args: [] });
-    await ends[0];
+    await ended(this.#reader.worker);
     // The last connection that closes copies the log into the file.
     this.#tell({ op: "close" });
-    await ends[1];
+    await ended(this.#writer.worker);
   }
 }
 
