@@ -219,20 +219,23 @@ export type RunStore = {
   close(): Promise<void>;
 };
 
+export type StoreErrorCode =
+  | "in-use"
+  | "not-a-journal"
+  | "newer-version"
+  | "damaged"
+  | "cannot-open"
+  | "bad-cursor"
+  | "bad-line"
+  | "closed"
+  | "failed";
+
 /** Thrown when a store cannot be opened or read: what is wrong, where, how to mend it. */
 export class StoreError extends Error {
   override readonly name = "StoreError";
-  readonly code:
-    | "in-use"
-    | "not-a-journal"
-    | "newer-version"
-    | "damaged"
-    | "cannot-open"
-    | "bad-cursor"
-    | "closed"
-    | "failed";
+  readonly code: StoreErrorCode;
 
-  constructor(code: StoreError["code"], message: string, options?: ErrorOptions) {
+  constructor(code: StoreErrorCode, message: string, options?: ErrorOptions) {
     super(message, options);
     this.code = code;
   }

@@ -1,5 +1,5 @@
 /** What the threads of the SQLite journal say to each other. */
-import type { AppendOutcome, CounterChange, StoreError, StoreHealth } from "./port.ts";
+import type { AppendOutcome, CounterChange, StoreErrorCode, StoreHealth } from "./port.ts";
 
 export type Place = { readonly runId: string; readonly root: string; readonly principal: string };
 
@@ -41,14 +41,14 @@ export type WriterRequest =
 
 export type WriterReport =
   | { readonly kind: "ready" }
-  | { readonly kind: "cannot-open"; readonly code: StoreError["code"]; readonly message: string }
+  | { readonly kind: "cannot-open"; readonly code: StoreErrorCode; readonly message: string }
   | { readonly kind: "outcomes"; readonly ids: readonly number[]; readonly outcomes: readonly AppendOutcome[] }
   | Answer
   | { readonly kind: "health"; readonly health: StoreHealth };
 
 export type Answer =
   | { readonly kind: "answer"; readonly id: number; readonly value: unknown }
-  | { readonly kind: "refused"; readonly id: number; readonly code: StoreError["code"]; readonly message: string };
+  | { readonly kind: "refused"; readonly id: number; readonly code: StoreErrorCode; readonly message: string };
 
 /** A run as the file has it; its texts are parsed where they are used. */
 export type WireRun = {
