@@ -299,7 +299,7 @@ function endFailed(step: Step, run: RunState, { failures, turn }: OpenTurn): voi
   const tries = failure === "refused" ? "" : `turn ${turn} failed ${failures.length} times, at last: `;
   const reason = failure === "engine-lost" ? "engine_unavailable" : "failed";
   const error = `${tries}${message}`;
-  put(step, run.id, { ...head(step), type: "ended", state: "Failed", reason, partial: partialOf(run), error });
+  put(step, run.id, { ...head(step), type: "ended", state: "Failed", reason, partial: partialOf(step, run), error });
 }
 
 function exceed(step: Step, exceeded: Exceeded): void {
@@ -319,13 +319,14 @@ function endSubtree(
 ): void {
   for (const node of subtreeOf(step.tree, run)) {
     if (node.live === undefined) continue;
-    put(step, node.id, { ...head(step), type: "ended", ...end, partial: partialOf(node.live) });
+    put(step, node.id, { ...head(step), type: "ended", ...end, partial: partialOf(step, node.live) });
   }
 }
 
 /** The last thing that the model said. */
-function partialOf(run: RunState): string | undefined {
-  return run.rounds.findLast(({ text }) => text !== "")?.text;
+function partialOf({ rules }: Step, run: RunState): string | undefined {
+  const begun = rules.partialOf?.(run.id);
+  return begun !== undefined && begun !== "" ? begun : run.rounds.findLast(({ text }) => text !== "")?.text;
 }
 
 const head = ({ nowMs }: Step) => ({ v: RECORD_VERSION, at: nowMs }) as const;

@@ -41,6 +41,8 @@ export type Assignment = {
   /** Longest answer of one turn; 0: the engine's own. */
   readonly maxTokens: number;
   readonly parallelToolCalls: boolean;
+  /** Names and patterns of tools that ask a person, besides those that the server's policy names. */
+  readonly approveTools: readonly string[];
   readonly limits: Limits;
 };
 
@@ -348,4 +350,6 @@ export type RunRules = {
   readonly approvalExpireMs: number;
   /** How the replica wants the last turn to be told. */
   readonly lastTurnOf: (replica: string | undefined) => "none" | "auto";
+  /** What the model has said of an answer that is not whole yet. */
+  readonly partialOf?: ((run: string) => string | undefined) | undefined;
 };

@@ -35,6 +35,7 @@ export const ASSIGNMENT: Assignment = {
   toolsBytes: 300,
   maxTokens: 256,
   parallelToolCalls: false,
+  approveTools: [],
   limits: {},
 };
 
