@@ -1,6 +1,6 @@
 /** What the SQLite journal does when something goes wrong: kills, cut and flipped bytes, a full disk, another's file. */
 import { spawn as startProcess, spawnSync, type ChildProcessWithoutNullStreams } from "node:child_process";
-import { copyFileSync, existsSync, mkdirSync, readFileSync, truncateSync, writeFileSync } from "node:fs";
+import { copyFileSync, existsSync, mkdirSync, readFileSync, statSync, truncateSync, writeFileSync } from "node:fs";
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import path from "node:path";
@@ -374,6 +374,18 @@ test("deleting leaves nothing of a run behind, also when it was interrupted betw
     doomed: 0,
   });
   db.close();
+});
+
+test("compacting gives the room of deleted runs back, and keeps the others", async () => {
+  const store = await openStore();
+  const large = record("n", { text: "t".repeat(2_000_000) });
+  await store.append([{ ...spawn("old", ended(1)), records: [large] }, spawn("live")]);
+  while ((await store.deleteEnded({ endedBeforeMs: 2 })).more);
+  const [compacted, appended] = await Promise.all([store.compact(), store.append([spawn("next")])]);
+  expect([compacted, appended]).toEqual([undefined, { kind: "durable" }]);
+  await store.close();
+  expect(statSync(file).size).toBeLessThan(1_000_000);
+  expect((await collect((await openStore()).loadAll())).map((run) => run.row.id)).toEqual(["live", "next"]);
 });
 
 test("each connection syncs the disk at each commit, and never copies the log back by itself", () => {

@@ -37,6 +37,7 @@ export type WriterRequest =
   | { readonly op: "append"; readonly commits: readonly WireCommit[] }
   | { readonly op: "meta-once"; readonly id: number; readonly key: string; readonly value: string }
   | { readonly op: "delete-ended"; readonly id: number; readonly endedBeforeMs: number }
+  | { readonly op: "compact"; readonly id: number }
   | { readonly op: "close" };
 
 export type WriterReport =

@@ -104,6 +104,7 @@ export class Writer {
         break;
       case "meta-once":
       case "delete-ended":
+      case "compact":
         if (this.#health.state === "ok") this.#chores.push(request);
         else this.#refuse(request, this.#health.message);
         break;
@@ -194,12 +195,18 @@ export class Writer {
   }
 
   #transaction<Value>(action: () => Value): { kind: "done"; value: Value } | { kind: "failed"; fault: Fault } {
-    const { db, file } = this.#options;
-    try {
+    return this.#attempt(() => {
       this.#sql.begin.run();
       const value = action();
       this.#sql.commit.run();
-      return { kind: "done", value };
+      return value;
+    });
+  }
+
+  #attempt<Value>(action: () => Value): { kind: "done"; value: Value } | { kind: "failed"; fault: Fault } {
+    const { db, file } = this.#options;
+    try {
+      return { kind: "done", value: action() };
     } catch (error) {
       // A full disk may have ended the transaction already.
       if (db.isTransaction) db.exec("ROLLBACK");
@@ -296,9 +303,7 @@ export class Writer {
   #doChore(): void {
     const chore = this.#chores[0];
     if (chore === undefined) return;
-    const result = this.#transaction(() =>
-      chore.op === "meta-once" ? this.#metaOnce(chore.key, chore.value) : this.#deleteChunk(chore.endedBeforeMs),
-    );
+    const result = this.#carryOut(chore);
     this.#chores = this.#chores.slice(1);
     if (result.kind === "done") {
       this.#post({ kind: "answer", id: chore.id, value: result.value });
@@ -312,6 +317,19 @@ export class Writer {
 
   #refuse(chore: Chore, message: string): void {
     this.#post({ kind: "refused", id: chore.id, code: "failed", message });
+  }
+
+  #carryOut(chore: Chore): { kind: "done"; value: unknown } | { kind: "failed"; fault: Fault } {
+    switch (chore.op) {
+      case "meta-once":
+        return this.#transaction(() => this.#metaOnce(chore.key, chore.value));
+      case "delete-ended":
+        return this.#transaction(() => this.#deleteChunk(chore.endedBeforeMs));
+      case "compact":
+        return this.#attempt(() => {
+          this.#options.db.exec("VACUUM");
+        });
+    }
   }
 
   #metaOnce(key: string, value: string): string {

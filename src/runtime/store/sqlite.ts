@@ -51,6 +51,8 @@ export type SqliteStoreOptions = {
 export type SqliteStore = RunStore & {
   /** What SQLite finds wrong with the file itself; empty where nothing is. Reads the whole file. */
   integrity(): Promise<readonly string[]>;
+  /** Rewrites the file without its unused pages: it needs as much room again for a while, and commits wait. */
+  compact(): Promise<void>;
 };
 
 /** Live runs pause long before: each has one commit under way. */
@@ -393,6 +395,12 @@ class Journal implements SqliteStore {
 
   integrity(): Promise<readonly string[]> {
     return this.#read("integrity");
+  }
+
+  compact(): Promise<void> {
+    return this.#ask((id) => {
+      this.#tell({ op: "compact", id });
+    });
   }
 
   health(): StoreHealth {
