@@ -15,7 +15,17 @@ export type { ChatMessage } from "./conversation.ts";
 export { NO_SUMS, REFUSAL } from "./fold.ts";
 export { replayRun } from "./replay.ts";
 export type { Replayed, StoredRecord } from "./replay.ts";
-export { createTree, difference, refusesChild, restoreEnded, restoreLive, subtreeOf, sum, upwards } from "./tree.ts";
+export {
+  createTree,
+  difference,
+  REPORTED_SUMS,
+  refusesChild,
+  restoreEnded,
+  restoreLive,
+  subtreeOf,
+  sum,
+  upwards,
+} from "./tree.ts";
 export type { Entry, Outline, RunNode, SpawnRefusal, TreeState } from "./tree.ts";
 export { RECORD_VERSION } from "./types.ts";
 export type {

@@ -179,7 +179,8 @@ export function refusesChild(
   return undefined;
 }
 
-const NAMES = Object.keys(NO_SUMS) as readonly (keyof Sums)[];
+/** The names of all sums, as a host keeps them in counters. */
+export const REPORTED_SUMS = Object.keys(NO_SUMS) as readonly (keyof Sums)[];
 
 export function difference(after: Sums, before: Sums): Sums {
   return combine(after, before, -1);
@@ -190,5 +191,5 @@ export function sum(left: Sums, right: Sums): Sums {
 }
 
 function combine(left: Sums, right: Sums, sign: 1 | -1): Sums {
-  return Object.fromEntries(NAMES.map((name) => [name, left[name] + sign * right[name]])) as Sums;
+  return Object.fromEntries(REPORTED_SUMS.map((name) => [name, left[name] + sign * right[name]])) as Sums;
 }
