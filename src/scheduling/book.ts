@@ -29,7 +29,8 @@ import type { SchedulerEffect } from "./types.ts";
 /** One event being worked on. */
 export type Step = {
   readonly state: SchedulerState;
-  readonly policy: Policy;
+  /** Changes only when a reload names another one. */
+  policy: Policy;
   readonly effects: SchedulerEffect[];
   /** A resync is being worked in: lists by time are put in order once, at its end. */
   bulk: boolean;
@@ -77,6 +78,8 @@ export function createRun(
     lastMs: state.nowMs,
     pausedMs: 0,
     kept: undefined,
+    prompts: undefined,
+    place: undefined,
     ended: false,
     forgotten: false,
     counted: -1,
@@ -135,6 +138,7 @@ export function reviewRoom(step: Step, run: Run): void {
 export function setReplica(step: Step, run: Run, replica: Replica | undefined): void {
   if (run.replica === replica) return;
   const { state } = step;
+  step.policy.onMoving(step, run);
   if (state.room.has(run)) {
     invariant(run.replica, "room is kept on the replica of the pin");
     state.room.remove(run);
@@ -149,6 +153,7 @@ export function setReplica(step: Step, run: Run, replica: Replica | undefined): 
 export function forgetRun(step: Step, run: Run): void {
   const { state } = step;
   run.forgotten = true;
+  step.policy.onForgotten(step, run);
   reviewRoom(step, run);
   recount(state, run);
   state.expiry.remove(run);
@@ -189,8 +194,11 @@ export function hold(step: Step, turn: Turn): void {
 }
 
 /** Takes a turn from among the held ones. */
-function closeHeld(state: SchedulerState, turn: Turn): void {
+function closeHeld(step: Step, turn: Turn): void {
+  const { policy, state } = step;
   const { run } = turn;
+  // Where turns are judged one by one, who stood behind it may fit where it did not.
+  if (policy.judges(policy.tierOf(turn))) markFitting(step, turn);
   if (turn.state === "delayed") state.delayed.remove(turn);
   else leaveGroup(turn);
   turn.caller.held -= 1;
@@ -224,7 +232,7 @@ export function markFitting(step: Step, turn: Turn): void {
 /** Admits a held turn to a replica. */
 export function admit(step: Step, turn: Turn, replica: Replica): void {
   const { run } = turn;
-  closeHeld(step.state, turn);
+  closeHeld(step, turn);
   countAdmission(step.state, turn.caller);
   fly(step, turn, replica);
   if (!turn.side) {
@@ -232,6 +240,7 @@ export function admit(step: Step, turn: Turn, replica: Replica): void {
     // The retry found another way; on the same replica again, the next one still avoids it.
     if (run.kept?.taken === true && run.kept.avoid !== replica) run.kept = undefined;
   }
+  step.policy.onFlying(step, turn);
   step.effects.push(admission(turn, replica));
   if (run.held.length > 0) regroup(step, run);
 }
@@ -260,6 +269,8 @@ export function fly(step: Step, turn: Turn, replica: Replica): void {
   turn.state = "flight";
   turn.replica = replica;
   turn.aliveMs = step.state.nowMs;
+  turn.admittedMs = step.state.nowMs;
+  turn.startedMs = -1;
   replica.inFlight += 1;
   run.flights += 1;
   step.state.flightCount += 1;
@@ -314,7 +325,7 @@ export function fail(step: Step, turn: Turn, reason: FailureReason): void {
     const connectionFailed = reason === "engine-unreachable" || reason === "engine-lost";
     if (connectionFailed && replica.configured) avoid = replica;
   } else {
-    closeHeld(step.state, turn);
+    closeHeld(step, turn);
     avoid = freshKept(step.state, run)?.avoid;
   }
   forgetTurn(step, turn);
@@ -337,7 +348,7 @@ export function freshKept(state: SchedulerState, run: Run): KeptForRetry | undef
  */
 export function drop(step: Step, turn: Turn): void {
   if (turn.state === "flight") land(step, turn);
-  else closeHeld(step.state, turn);
+  else closeHeld(step, turn);
   forgetTurn(step, turn);
   turnEnded(step, turn.run);
 }
@@ -358,6 +369,7 @@ export function holdAgain(step: Step, turn: Turn, notBeforeMs: number): Replica 
   }
   touch(state, run);
   recount(state, run);
+  step.policy.onEnded(step, run);
   if (run.held.length > 1) regroup(step, run);
   return replica;
 }
@@ -372,6 +384,7 @@ function forgetTurn(step: Step, turn: Turn): void {
 function turnEnded(step: Step, run: Run): void {
   reviewRoom(step, run);
   recount(step.state, run);
+  step.policy.onEnded(step, run);
   if (run.held.length > 0) regroup(step, run);
   else if (run.ended && run.flights === 0) forgetRun(step, run);
 }

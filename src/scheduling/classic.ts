@@ -37,11 +37,13 @@ export const classic: Policy = {
     return tier === INTERACTIVE ? replica.inFlight < ours : replica.inFlight + 1 + replica.keptRoom <= ours;
   },
 
+  judges: () => false,
+  takes: () => true,
+  makeRoom: () => false,
+  obstacle: () => "",
+
   limit(replica) {
-    const { cap } = replica;
-    const { maxInFlight } = replica.config;
-    if (cap === undefined) return maxInFlight;
-    return maxInFlight === undefined ? cap : Math.min(cap, maxInFlight);
+    return cappedLimit(replica);
   },
 
   binds(run) {
@@ -62,6 +64,8 @@ export const classic: Policy = {
     replica.foreign = 0;
   },
 
+  onReplaced: nothing,
+
   onPushedBack(replica) {
     replica.quietProbes = 0;
     replica.cap = Math.min(replica.cap ?? Number.POSITIVE_INFINITY, Math.max(1, replica.inFlight));
@@ -73,11 +77,31 @@ export const classic: Policy = {
     let best = candidates[0];
     invariant(best, "placement needs a replica with room");
     for (const candidate of candidates) {
-      if (emptier(candidate, best)) best = candidate;
+      if (emptier(candidate, best, cappedLimit)) best = candidate;
     }
     return best;
   },
+
+  onRequested: nothing,
+  onFlying: nothing,
+  onStarted: nothing,
+  onFinished: nothing,
+  onEnded: nothing,
+  onReported: nothing,
+  onMoving: nothing,
+  onRoomExpired: nothing,
+  onForgotten: nothing,
+  onTime: nothing,
 };
+
+/** Nothing but turns in flight counts here. */
+function nothing(): void {}
+
+function cappedLimit({ cap, config }: Replica): number | undefined {
+  const { maxInFlight } = config;
+  if (cap === undefined) return maxInFlight;
+  return maxInFlight === undefined ? cap : Math.min(cap, maxInFlight);
+}
 
 function takeWaiting(replica: Replica, sample: LoadSample, waiting: number, config: SchedulingConfig): void {
   if (waiting === 0) {
@@ -91,7 +115,7 @@ function takeWaiting(replica: Replica, sample: LoadSample, waiting: number, conf
 }
 
 /** A retry goes to another replica than the one whose connection just failed, if another fits. */
-function avoiding(run: Run, fitting: readonly Replica[]): readonly Replica[] {
+export function avoiding(run: Run, fitting: readonly Replica[]): readonly Replica[] {
   const avoid = run.kept?.avoid;
   if (avoid === undefined) return fitting;
   const others = fitting.filter((replica) => replica !== avoid);
@@ -99,9 +123,9 @@ function avoiding(run: Run, fitting: readonly Replica[]): readonly Replica[] {
 }
 
 /** Open before capped; capped by in flight ÷ cap; then fewest in flight; the order of the config is the caller's. */
-function emptier(a: Replica, b: Replica): boolean {
-  const boundA = classic.limit(a);
-  const boundB = classic.limit(b);
+export function emptier(a: Replica, b: Replica, limit: (replica: Replica) => number | undefined): boolean {
+  const boundA = limit(a);
+  const boundB = limit(b);
   if (boundA === undefined || boundB === undefined) {
     if (boundA !== boundB) return boundA === undefined;
     return a.inFlight < b.inFlight;

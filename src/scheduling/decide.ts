@@ -48,12 +48,17 @@ function apply(step: Step, event: SchedulerEvent): void {
       }
       const bounds = { atMs: state.nowMs, keysMax: state.config.identityKeysMax };
       if (event.keys.length > 0) remember(state.recognition, turn.run, event.keys, bounds);
+      step.policy.onFinished(step, turn, event);
       finish(step, turn, event.paused);
       return;
     }
     case "turn-started": {
       const turn = state.turns.get(event.turn);
-      if (turn !== undefined) turn.aliveMs = state.nowMs;
+      if (turn === undefined) return;
+      turn.aliveMs = state.nowMs;
+      if (turn.state !== "flight" || turn.startedMs >= 0) return;
+      turn.startedMs = state.nowMs;
+      step.policy.onStarted(step, turn);
       return;
     }
     case "turn-failed":
@@ -114,6 +119,9 @@ function apply(step: Step, event: SchedulerEvent): void {
     }
     case "ticked":
       tick(step);
+      // Who stands first where turns are judged one by one may have changed with the shares.
+      if (step.policy.judges(step.policy.tiers - 1))
+        for (const replica of state.replicas.values()) state.dirty.add(replica);
       return;
     default:
       unreachable(event);

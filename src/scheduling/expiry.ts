@@ -46,5 +46,7 @@ export function passTime(step: Step): void {
   // Runs that did not come back in time get no room any more (I5).
   for (let run = room.first; run !== undefined && nowMs - run.pausedMs >= config.pausedRoomMs; run = room.first) {
     reviewRoom(step, run);
+    step.policy.onRoomExpired(step, run);
   }
+  step.policy.onTime(step);
 }

@@ -1,5 +1,6 @@
 /** Why a turn is held, in the words that status, trace and dashboard share (spec 2, Explaining itself; docs/scheduling.md). */
 import type { TurnId } from "../base/ids.ts";
+import { invariant } from "../base/invariant.ts";
 import { pinOf } from "./book.ts";
 import { ranksBefore } from "./groups.ts";
 import type { Policy } from "./policy.ts";
@@ -70,15 +71,26 @@ export function holdReason(state: SchedulerState, turn: Turn): string {
   if (pin !== undefined) {
     const kept = roomKept(policy, turn, [pin]);
     if (kept > 0) return `room kept for ${count(kept, "paused interactive run")} (pinned to ${occupancy(policy, pin)})`;
+    if (policy.hasRoom(pin, policy.tierOf(turn))) return notTaken(policy, state, turn, [pin]);
     return `pinned to a full replica (${occupancy(policy, pin)})`;
   }
   const healthy = serviceFor(state, turn.model, turn.api).replicas.filter((replica) => replica.healthy);
   if (healthy.length === 0) return "no healthy replica";
   const kept = roomKept(policy, turn, healthy);
   if (kept > 0) return `room kept for ${count(kept, "paused interactive run")}`;
+  const roomy = healthy.filter((replica) => policy.hasRoom(replica, policy.tierOf(turn)));
+  if (roomy.length > 0) return notTaken(policy, state, turn, roomy);
   const only = healthy.length === 1 ? healthy[0] : undefined;
   if (only !== undefined) return `the only replica is full (${occupancy(policy, only)})`;
   return `all ${healthy.length} replicas are full`;
+}
+
+/** There is room in flight, but the policy does not take this turn: the first replica in the order of the config says why. */
+function notTaken(policy: Policy, state: SchedulerState, turn: Turn, roomy: readonly Replica[]): string {
+  const [first] = roomy;
+  invariant(first, "a replica with room is named");
+  const others = roomy.length === 1 ? "" : `, nor on ${count(roomy.length - 1, "other replica")}`;
+  return policy.obstacle(state, turn, first) + others;
 }
 
 /** Runs for which room is kept on replicas that would take the turn if it came before all others. */

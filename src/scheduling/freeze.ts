@@ -12,6 +12,7 @@ import type { RunSource, ServiceClass } from "../wire/admission.ts";
 import type { EngineKind, WireApi } from "../wire/endpoint.ts";
 import type { LoadSample } from "../wire/load.ts";
 import { addTurn, countHeld, createRun, fly, hold, recount, type Step } from "./book.ts";
+import { addToSums, type LiveSet, type Place } from "./live-set.ts";
 import { policyNamed } from "./policies.ts";
 import { addEntry, type KeyTable } from "./recognition.ts";
 import { linkServices, serviceFor } from "./services.ts";
@@ -21,12 +22,14 @@ import {
   createState,
   dataplaneFor,
   principalFor,
+  type PromptMemory,
   type Replica,
   type Run,
   type SchedulerState,
   type Turn,
   type TurnState,
 } from "./state.ts";
+import type { ToolGaps } from "./tool-gaps.ts";
 import type { ReplicaConfig, SchedulingConfig } from "./types.ts";
 
 type FrozenReplica = {
@@ -44,6 +47,28 @@ type FrozenReplica = {
   readonly loadFailures: number;
   readonly foreign: number;
   readonly surpluses: readonly number[];
+  readonly live: FrozenLiveSet;
+};
+
+/** What a replica has shown; who is live follows from the places. */
+type FrozenLiveSet = {
+  readonly poolTokens?: number;
+  readonly seesCached: boolean;
+  readonly limit: number;
+  readonly limitCutMs: number;
+  readonly prefillRate: number;
+  readonly shared: readonly (readonly [string, number])[];
+};
+
+type FrozenPlace = Omit<
+  Place,
+  "run" | "replica" | "heapIndex" | "betweenLinks" | "yieldLinks" | "prefixKey" | "sharedKey"
+> & {
+  /** Index in `runs`. */
+  readonly run: number;
+  readonly replica: ReplicaId;
+  readonly prefixKey?: string;
+  readonly sharedKey?: string;
 };
 
 type FrozenRun = {
@@ -62,6 +87,7 @@ type FrozenRun = {
     readonly avoid?: ReplicaId;
     readonly taken: boolean;
   };
+  readonly prompts?: PromptMemory;
   readonly ended?: true;
 };
 
@@ -82,6 +108,12 @@ type FrozenTurn = {
   readonly notBeforeMs: number;
   readonly replica?: ReplicaId;
   readonly aliveMs: number;
+  readonly promptBytes?: number;
+  readonly prefixKey?: string;
+  readonly streams: boolean;
+  readonly contextTokens: number;
+  readonly admittedMs: number;
+  readonly startedMs: number;
 };
 
 /** Hash, the runs that left it (indexes in `runs`; a forgotten one is left out), whether more did, when. */
@@ -107,6 +139,13 @@ export type FrozenState = {
     readonly lostMs: number;
     readonly namedMs: number;
   }[];
+  /** By their grants. */
+  readonly places: readonly FrozenPlace[];
+  readonly granted: number;
+  readonly stamps: number;
+  readonly gaps: readonly (readonly [string, ToolGaps])[];
+  readonly bytesPerToken: number;
+  readonly firstPromptTokens: number;
   readonly keys: { readonly strong: readonly FrozenKey[]; readonly weak: readonly FrozenKey[] };
 };
 
@@ -134,6 +173,12 @@ export function freeze(state: SchedulerState): FrozenState {
     room,
     turns: [...state.turns.values()].map((turn) => freezeTurn(turn, indexOf(turn.run))),
     dataplanes: [...state.dataplanes.values()].map(({ turns, ...rest }) => rest),
+    places: placesOf(runs).map((place) => freezePlace(place, indexOf(place.run))),
+    granted: state.places.granted,
+    stamps: state.places.stamps,
+    gaps: [...state.gaps].map(([tool, gaps]) => [tool, { ...gaps, lastMs: [...gaps.lastMs] }]),
+    bytesPerToken: state.bytesPerToken,
+    firstPromptTokens: state.firstPromptTokens,
     keys: {
       strong: freezeKeys(state.recognition.strong, indexOf),
       weak: freezeKeys(state.recognition.weak, indexOf),
@@ -154,10 +199,39 @@ function byId<Waiting extends { readonly id: string; readonly held: number }>(al
   return [...all].filter(({ held }) => held > 0).sort((a, b) => (a.id < b.id ? -1 : 1));
 }
 
-function freezeReplica(replica: Replica): FrozenReplica {
-  const { pinned, services, keptRoom, inFlight, speaks, cap, load, ...rest } = replica;
+function placesOf(runs: readonly Run[]): Place[] {
+  const places = runs.map((run) => run.place).filter((place) => place !== undefined);
+  return places.sort((a, b) => a.sequence - b.sequence);
+}
+
+function freezePlace(place: Place, run: number): FrozenPlace {
+  const { run: _run, replica, heapIndex, betweenLinks, yieldLinks, prefixKey, sharedKey, ...rest } = place;
   return {
     ...rest,
+    run,
+    replica: replica.config.replica,
+    ...(prefixKey === undefined ? {} : { prefixKey }),
+    ...(sharedKey === undefined ? {} : { sharedKey }),
+  };
+}
+
+function freezeLiveSet(live: LiveSet): FrozenLiveSet {
+  const { poolTokens, seesCached, limit, limitCutMs, prefillRate, shared } = live;
+  return {
+    ...(poolTokens === undefined ? {} : { poolTokens }),
+    seesCached,
+    limit,
+    limitCutMs,
+    prefillRate,
+    shared: [...shared].map(([key, { tokens }]) => [key, tokens]),
+  };
+}
+
+function freezeReplica(replica: Replica): FrozenReplica {
+  const { pinned, services, keptRoom, inFlight, speaks, cap, load, live, ...rest } = replica;
+  return {
+    ...rest,
+    live: freezeLiveSet(live),
     ...(speaks === undefined ? {} : { speaks }),
     ...(cap === undefined ? {} : { cap }),
     ...(load === undefined ? {} : { load }),
@@ -165,7 +239,7 @@ function freezeReplica(replica: Replica): FrozenReplica {
 }
 
 function freezeRun(run: Run): FrozenRun {
-  const { kept, replica } = run;
+  const { kept, replica, prompts } = run;
   return {
     id: run.id,
     principal: run.principal.id,
@@ -186,14 +260,17 @@ function freezeRun(run: Run): FrozenRun {
             taken: kept.taken,
           },
         }),
+    ...(prompts === undefined ? {} : { prompts: { ...prompts } }),
     ...(run.ended ? { ended: true } : {}),
   };
 }
 
 function freezeTurn(turn: Turn, run: number): FrozenTurn {
-  const { dataplane, run: _run, caller, lane, heapIndex, replica, ...rest } = turn;
+  const { dataplane, run: _run, caller, lane, heapIndex, replica, promptBytes, prefixKey, ...rest } = turn;
   return {
     ...rest,
+    ...(promptBytes === undefined ? {} : { promptBytes }),
+    ...(prefixKey === undefined ? {} : { prefixKey }),
     dataplane: dataplane.id,
     run,
     caller: caller.id,
@@ -239,7 +316,11 @@ export function thaw(frozen: FrozenState): SchedulerState {
     invariant(replica, `turn ${row.id} in flight names its replica`);
     fly(step, turn, replica);
     turn.aliveMs = row.aliveMs;
+    turn.admittedMs = row.admittedMs;
+    turn.startedMs = row.startedMs;
   }
+  // Before the held turns: a place decides in which tier they stand.
+  thawPlaces(state, frozen, { runAt, replicaOf });
   for (const turn of turns) if (turn.state !== "flight") countHeld(state, turn);
   thawWaiting(state, frozen.waiting);
   // Only when all keys are those of then, turns take their places by them.
@@ -257,6 +338,9 @@ export function thaw(frozen: FrozenState): SchedulerState {
   }
   thawKeys(state.recognition.strong, frozen.keys.strong, runAt);
   thawKeys(state.recognition.weak, frozen.keys.weak, runAt);
+  for (const [tool, gaps] of frozen.gaps) state.gaps.set(tool, { ...gaps, lastMs: [...gaps.lastMs] });
+  state.bytesPerToken = frozen.bytesPerToken;
+  state.firstPromptTokens = frozen.firstPromptTokens;
   state.sequence = frozen.sequence;
   state.admissions = frozen.admissions;
   state.dirty.clear();
@@ -266,7 +350,11 @@ export function thaw(frozen: FrozenState): SchedulerState {
 function thawPool(state: SchedulerState, frozen: FrozenState): void {
   for (const row of frozen.replicas) {
     const replica = createReplica(state, row.config, row.order);
-    Object.assign(replica, row, { speaks: row.speaks, cap: row.cap, load: row.load });
+    const { live, ...rest } = row;
+    Object.assign(replica, rest, { speaks: row.speaks, cap: row.cap, load: row.load });
+    const { shared, ...shown } = live;
+    Object.assign(replica.live, shown);
+    for (const [key, tokens] of shared) replica.live.shared.set(key, { tokens, runs: 0 });
     state.replicas.set(row.config.replica, replica);
   }
   for (const [model, ids] of frozen.known) {
@@ -290,6 +378,7 @@ function thawRun(
   run.lastMs = row.lastMs;
   run.pausedMs = row.pausedMs ?? 0;
   run.kept = row.kept === undefined ? undefined : { ...row.kept, avoid: replicaOf(row.kept.avoid) };
+  run.prompts = row.prompts === undefined ? undefined : thawPrompts(row.prompts);
   run.ended = row.ended ?? false;
   recount(state, run);
   return run;
@@ -314,7 +403,46 @@ function thawTurn(state: SchedulerState, row: FrozenTurn, run: Run): Turn {
     notBeforeMs: row.notBeforeMs,
     replica: undefined,
     aliveMs: row.aliveMs,
+    promptBytes: row.promptBytes,
+    prefixKey: row.prefixKey,
+    streams: row.streams,
+    contextTokens: row.contextTokens,
+    admittedMs: row.admittedMs,
+    startedMs: row.startedMs,
   };
+}
+
+/** JSON leaves out what is undefined. */
+function thawPrompts({ promptTokens, contextTokens, promptBytes, prefixKey, tool }: PromptMemory): PromptMemory {
+  return { promptTokens, contextTokens, promptBytes, prefixKey, tool };
+}
+
+type Lookup = {
+  readonly runAt: (at: number) => Run;
+  readonly replicaOf: (id: ReplicaId | undefined) => Replica | undefined;
+};
+
+function thawPlaces(state: SchedulerState, frozen: FrozenState, { runAt, replicaOf }: Lookup): void {
+  const thawed = frozen.places.map((row) => {
+    const replica = replicaOf(row.replica);
+    invariant(replica, `a place names its replica ${row.replica}`);
+    const run = runAt(row.run);
+    const links = { heapIndex: -1, betweenLinks: undefined, yieldLinks: undefined };
+    const place: Place = { ...row, run, replica, prefixKey: row.prefixKey, sharedKey: row.sharedKey, ...links };
+    run.place = place;
+    addToSums(place);
+    return place;
+  });
+  const resting = thawed.filter((place) => place.phase !== "busy");
+  for (const place of resting.toSorted((a, b) => a.restedStamp - b.restedStamp)) {
+    place.replica.live.between.append(place);
+    if (place.phase === "between") state.places.due.push(place);
+  }
+  for (const place of resting.toSorted((a, b) => a.yieldStamp - b.yieldStamp)) {
+    if (place.phase === "yieldable") place.replica.live.yieldable.append(place);
+  }
+  state.places.granted = frozen.granted;
+  state.places.stamps = frozen.stamps;
 }
 
 function thawWaiting(state: SchedulerState, waiting: FrozenState["waiting"]): void {

@@ -10,12 +10,15 @@ export { decide } from "./decide.ts";
 export { explain, explainAll } from "./explain.ts";
 export { replicaViews, runOfTurn, runView, snapshot } from "./snapshot.ts";
 export type { HeldStatus, ReplicaStatus, SchedulerStatus } from "./snapshot.ts";
-export { checkInvariants } from "./invariants.ts";
+export { checkInvariants, checkJudged } from "./invariants.ts";
 export { freeze, thaw } from "./freeze.ts";
 export type { FrozenState } from "./freeze.ts";
 export { createReplay, eventLine, headerLine, replay } from "./event-log.ts";
 export type { Replay, ReplayOutcome } from "./event-log.ts";
+export { ACTIVE_SET_DEFAULTS } from "./active-set-config.ts";
 export type {
+  ActiveSetBound,
+  ActiveSetConfig,
   CapRelease,
   HoldExplanation,
   ReplicaConfig,

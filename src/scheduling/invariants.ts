@@ -2,7 +2,9 @@
 import { invariant } from "../base/invariant.ts";
 import { pinOf } from "./book.ts";
 import { firstOf, ranksBefore } from "./groups.ts";
+import type { Place } from "./live-set.ts";
 import { policyNamed } from "./policies.ts";
+import { firstFor } from "./settle.ts";
 import { CLASSES, PHASES, allRuns, phaseOf, type Group, type Run, type SchedulerState, type Turn } from "./state.ts";
 
 /** @throws InvariantViolation naming the invariant that does not hold. */
@@ -16,6 +18,7 @@ export function checkInvariants(state: SchedulerState): void {
   for (const replica of state.replicas.values()) for (const group of replica.pinned) checkOrder(group);
   for (const service of state.services.values()) for (const group of service.groups) checkOrder(group);
   checkRoom(state);
+  checkPlacesOfRuns(state);
   checkExpiry(state);
   checkBounds(state, turns);
 }
@@ -78,7 +81,27 @@ function checkHeld(state: SchedulerState, turn: Turn): void {
   invariant(turn.lane?.parent.group === right, `I4: turn ${turn.id} stands in the wrong group`);
   const candidates = pin === undefined ? (service?.replicas ?? []) : [pin];
   for (const replica of candidates) {
-    invariant(!policy.hasRoom(replica, tier), `I3: held turn ${turn.id} fits on ${replica.config.replica}`);
+    if (!policy.hasRoom(replica, tier)) continue;
+    if (policy.judges(tier)) continue;
+    invariant(!policy.takes(state, turn, replica), `I3: held turn ${turn.id} fits on ${replica.config.replica}`);
+  }
+}
+
+/**
+ * I3 where turns are judged one by one. Shares change with every turn, and with them who stands first in a tier at a replica;
+ * that one is looked at when the replica is, at the latest with the next tick. So this holds after a tick.
+ */
+export function checkJudged(state: SchedulerState): void {
+  const policy = policyNamed(state.config.policy);
+  for (const replica of state.replicas.values()) {
+    for (let tier = 0; tier < policy.tiers; tier += 1) {
+      if (!policy.judges(tier) || !policy.hasRoom(replica, tier)) continue;
+      const turn = firstFor(replica, tier);
+      if (turn === undefined) continue;
+      const name = replica.config.replica;
+      invariant(!policy.takes(state, turn, replica), `I3: held turn ${turn.id} fits on ${name}`);
+      invariant(replica.live.yieldable.size === 0, `I3: a place on ${name} could be taken for turn ${turn.id}`);
+    }
   }
 }
 
@@ -108,6 +131,39 @@ function checkRoom(state: SchedulerState): void {
   for (let run = state.room.first; run !== undefined; run = state.room.next(run)) {
     invariant(run.pausedMs >= before, "I5: room is kept out of the order of the pauses");
     before = run.pausedMs;
+  }
+}
+
+/** A1 to A4 (live-set.ts, places.ts). */
+function checkPlacesOfRuns(state: SchedulerState): void {
+  const places = [...allRuns(state)].map(({ place }) => place).filter((place) => place !== undefined);
+  for (const place of places) {
+    const { run, replica } = place;
+    invariant(run.place === place && run.replica === replica, `A1: run ${run.id} has its place elsewhere than its pin`);
+    const rests = place.class === "batch" && run.mainOpen === 0;
+    invariant((place.phase !== "busy") === rests, `A2: the place of run ${run.id} is ${place.phase}`);
+    const listed = replica.live.between.has(place);
+    invariant(listed === rests, `A2: the place of run ${run.id} is not listed as it is`);
+    const offered = replica.live.yieldable.has(place);
+    invariant(offered === (place.phase === "yieldable"), `A3: the place of run ${run.id} is offered wrongly`);
+    invariant(place.heapIndex >= 0 === (place.phase === "between"), `A4: the place of run ${run.id} waits wrongly`);
+  }
+  const sum = (of: readonly Place[], pick: (place: Place) => number): number =>
+    of.reduce((total, place) => total + pick(place), 0);
+  for (const { live, config } of state.replicas.values()) {
+    const here = places.filter(({ replica }) => replica.live === live);
+    const name = config.replica;
+    const batch = here.filter((place) => place.class === "batch");
+    invariant(live.batchRuns === batch.length, `A1: live batch runs of ${name}`);
+    invariant(live.interactiveRuns === here.length - batch.length, `A1: live interactive runs of ${name}`);
+    const own = sum(here, (place) => place.contextTokens - place.sharedTokens);
+    invariant(live.privateTokens === own, `A1: tokens of the live runs of ${name}`);
+    let common = 0;
+    for (const [key, { tokens, runs }] of live.shared) {
+      invariant(runs === here.filter((place) => place.sharedKey === key).length, `A1: who shares a prefix on ${name}`);
+      if (runs > 0) common += tokens;
+    }
+    invariant(live.sharedTokens === common, `A1: shared tokens of the live runs of ${name}`);
   }
 }
 

@@ -1,15 +1,18 @@
 /**
  * What a policy decides. Bookkeeping (runs, ranks, expiries, recognition, resync, kept arrivals) is the same in every
- * policy and stands outside; a policy says in which tiers turns are held, when a replica has room for a tier, how load
- * changes that, which replica a run is bound to, and where a free turn goes.
+ * policy and stands outside; a policy says in which tiers turns are held, when a replica has room for a tier and takes a
+ * turn, how load changes that, which replica a run is bound to, and where a free turn goes. It learns what becomes of runs
+ * and turns by its hooks.
  *
- * A second policy (spec 9, active-set) adds tiers between the classes (returning runs before first turns), answers
- * `hasRoom` by its gate, binds for as long as a prefix is warm, and returns withdrawals from its own hooks; ranks inside
- * a tier, groups and counts stay as they are.
+ * A policy that judges single turns (`takes`) judges the first of a tier at a replica, and who stands behind it waits: a
+ * large run is not overtaken for ever by small ones.
  */
 import type { LoadSample } from "../wire/load.ts";
-import type { Replica, Run, Turn } from "./state.ts";
-import type { SchedulingConfig } from "./types.ts";
+import type { Step } from "./book.ts";
+import type { Replica, Run, SchedulerState, Turn } from "./state.ts";
+import type { SchedulerEvent, SchedulingConfig } from "./types.ts";
+
+export type TurnFinished = Extract<SchedulerEvent, { readonly type: "turn-finished" }>;
 
 export type Policy = {
   readonly name: SchedulingConfig["policy"];
@@ -19,6 +22,14 @@ export type Policy = {
   tierOf(turn: Turn): number;
   /** Whether the replica can take one more turn of the tier now. Says nothing of models and pins. */
   hasRoom(replica: Replica, tier: number): boolean;
+  /** Whether a replica with room for its tier takes this turn. */
+  takes(state: SchedulerState, turn: Turn, replica: Replica): boolean;
+  /** Whether turns of the tier are judged one by one, so that each has to be ranked first. */
+  judges(tier: number): boolean;
+  /** Makes the replica take the turn, if that is in the policy's power. Asked only when no turn of the tier is taken anywhere. */
+  makeRoom(step: Step, turn: Turn, replica: Replica): boolean;
+  /** Why a replica with room does not take the turn, for people. */
+  obstacle(state: SchedulerState, turn: Turn, replica: Replica): string;
   /** The bound on turns in flight that counts now, or undefined when there is none. */
   limit(replica: Replica): number | undefined;
   /** Whether the run may go only to its replica (while that is healthy and serves what the turn asks for). */
@@ -27,6 +38,8 @@ export type Policy = {
   onSample(replica: Replica, sample: LoadSample | undefined, config: SchedulingConfig): void;
   /** The load is stale, or another engine answers: the replica reports no load. */
   onLoadLost(replica: Replica): void;
+  /** Another engine answers there, or the replica left the pool: no run has its prefix there any more. */
+  onReplaced(replica: Replica, config: SchedulingConfig): void;
   /** The engine refused a turn, which is no longer counted as in flight: its queue is full. */
   onPushedBack(replica: Replica): void;
   /**
@@ -34,4 +47,24 @@ export type Policy = {
    * @param fitting replicas with room, in the order of the config; not empty.
    */
   place(run: Run, fitting: readonly Replica[]): Replica;
+  /** Asked for; not in a group so far. */
+  onRequested(step: Step, turn: Turn): void;
+  /** Is in flight now, admitted or reported; its run's replica is set. */
+  onFlying(step: Step, turn: Turn): void;
+  /** The answer has begun. */
+  onStarted(step: Step, turn: Turn): void;
+  /** Ended well; still counted as in flight. */
+  onFinished(step: Step, turn: Turn, event: TurnFinished): void;
+  /** A turn of the run has ended or was given back: whether it comes back may have changed. */
+  onEnded(step: Step, run: Run): void;
+  /** A dataplane reports the run, without open turns. */
+  onReported(step: Step, run: Run): void;
+  /** The run's replica is about to become another one, or none. */
+  onMoving(step: Step, run: Run): void;
+  /** The room that was kept for a paused interactive run is given up: it did not come back in time. */
+  onRoomExpired(step: Step, run: Run): void;
+  /** The run is forgotten; it has no open turns. */
+  onForgotten(step: Step, run: Run): void;
+  /** Called with every event, before it. */
+  onTime(step: Step): void;
 };

@@ -1,6 +1,9 @@
 /** A new configuration of the pool (reload): who is in it, weights, policy numbers. */
 import { reviewRoom, type Step } from "./book.ts";
-import { markPrincipal } from "./groups.ts";
+import { createGroups, markPrincipal } from "./groups.ts";
+import { releasePlace } from "./places.ts";
+import { policyNamed } from "./policies.ts";
+import type { Policy } from "./policy.ts";
 import { dropPins, regroupAll } from "./probes.ts";
 import { rejectOrphans } from "./requests.ts";
 import { forgetModelsOf, knowModels, linkServices } from "./services.ts";
@@ -11,6 +14,7 @@ import type { ReplicaConfig, SchedulingConfig } from "./types.ts";
 export function configurePool(step: Step, config: SchedulingConfig): void {
   const { state } = step;
   checkWeights(config);
+  const policyChanged = config.policy !== state.config.policy;
   const roomChanged = config.pausedRoomMs !== state.config.pausedRoomMs;
   state.config = config;
   reweigh(state);
@@ -24,8 +28,20 @@ export function configurePool(step: Step, config: SchedulingConfig): void {
   linkServices(state);
   if (roomChanged) reviewAllRoom(step);
   rejectOrphans(step);
+  if (policyChanged) changePolicy(step, policyNamed(config.policy));
   regroupAll(step);
   for (const replica of state.replicas.values()) state.dirty.add(replica);
+}
+
+/** Held turns are put into the tiers of the other policy by the caller; runs that are at work or paused keep their places. */
+function changePolicy(step: Step, policy: Policy): void {
+  const { state } = step;
+  for (const run of allRuns(state)) if (run.place !== undefined) releasePlace(step, run.place);
+  step.policy = policy;
+  for (const replica of state.replicas.values()) replica.pinned = createGroups(policy.tiers);
+  for (const service of state.services.values()) service.groups = createGroups(policy.tiers);
+  for (const turn of state.turns.values()) if (turn.state === "flight") policy.onFlying(step, turn);
+  for (const run of allRuns(state)) policy.onReported(step, run);
 }
 
 function remove(step: Step, replica: Replica): void {
@@ -36,6 +52,7 @@ function remove(step: Step, replica: Replica): void {
   replica.loadFailures = 0;
   step.policy.onLoadLost(replica);
   dropPins(step, replica);
+  step.policy.onReplaced(replica, state.config);
   forgetModelsOf(state, replica);
   if (replica.inFlight === 0) state.replicas.delete(replica.config.replica);
 }

@@ -29,6 +29,7 @@ function replaceEngine(step: Step, replica: Replica): void {
   replica.loadFailures = 0;
   step.policy.onLoadLost(replica);
   dropPins(step, replica);
+  step.policy.onReplaced(replica, step.state.config);
 }
 
 /** No run has its prefix there any more. A pass over all runs: engines are replaced rarely. */

@@ -46,13 +46,14 @@ export function requestTurn(step: Step, event: Requested): void {
   run.turns += 1;
   touch(state, run);
   openTurn(state, turn);
+  step.policy.onRequested(step, turn);
   reviewRoom(step, run);
   recount(state, run);
   // Nothing else fits anywhere (I3), so a turn that has just come need not be ranked, unless its coming freed kept room and
   // others are held too. Most turns fit at once: they never stand in a group.
-  const freed = state.dirty.size > 0;
-  if (freed) markFitting(step, turn);
-  if ((!freed || state.heldCount === 1) && admitWhereItFits(step, turn)) return;
+  const ranked = state.dirty.size > 0 || step.policy.judges(step.policy.tierOf(turn));
+  if (ranked) markFitting(step, turn);
+  if ((!ranked || state.heldCount === 1) && admitWhereItFits(step, turn)) return;
   hold(step, turn);
 }
 
@@ -132,6 +133,12 @@ function createTurn(state: SchedulerState, event: Requested, run: Run, source: R
     notBeforeMs: 0,
     replica: undefined,
     aliveMs: 0,
+    promptBytes: event.promptBytes,
+    prefixKey: event.prefixKey,
+    streams: event.streams ?? false,
+    contextTokens: 0,
+    admittedMs: 0,
+    startedMs: -1,
   };
 }
 

@@ -62,6 +62,7 @@ function takeRun(step: Step, report: RunReport): void {
   setReplica(step, run, replica?.configured === true ? replica : undefined);
   reviewRoom(step, run);
   recount(state, run);
+  step.policy.onReported(step, run);
   regroup(step, run);
 }
 
@@ -90,12 +91,19 @@ function takeFlight(step: Step, dataplane: Dataplane, report: FlightReport): voi
     notBeforeMs: 0,
     replica: undefined,
     aliveMs: 0,
+    promptBytes: undefined,
+    prefixKey: undefined,
+    streams: false,
+    contextTokens: 0,
+    admittedMs: 0,
+    startedMs: -1,
   };
   addTurn(state, turn);
   fly(step, turn, replica);
   // It began before this event: another dataplane's later report of the run still counts.
   run.lastMs = Math.max(lastMs, Math.min(run.lastMs, state.nowMs - report.ageMs));
   if (!report.side && replica.configured && run.replica === undefined) setReplica(step, run, replica);
+  step.policy.onFlying(step, turn);
   reviewRoom(step, run);
   regroup(step, run);
 }

@@ -28,18 +28,33 @@ function firstThatFits(step: Step): Turn | undefined {
   if (state.heldCount === 0) return undefined;
   for (let tier = 0; tier < policy.tiers; tier += 1) {
     let best: Turn | undefined;
+    let refused = false;
     for (const replica of state.dirty) {
       if (!policy.hasRoom(replica, tier)) continue;
       const turn = firstFor(replica, tier);
-      if (turn !== undefined && (best === undefined || ranksBefore(turn, best))) best = turn;
+      if (turn === undefined) continue;
+      if (!policy.takes(state, turn, replica)) refused = true;
+      else if (best === undefined || ranksBefore(turn, best)) best = turn;
     }
+    if (best === undefined && refused) best = firstWithRoomMade(step, tier);
     if (best !== undefined) return best;
   }
   return undefined;
 }
 
+/** The first turn of a tier for which the policy makes room. */
+function firstWithRoomMade(step: Step, tier: number): Turn | undefined {
+  const { policy, state } = step;
+  for (const replica of state.dirty) {
+    if (!policy.hasRoom(replica, tier)) continue;
+    const turn = firstFor(replica, tier);
+    if (turn !== undefined && policy.makeRoom(step, turn, replica)) return turn;
+  }
+  return undefined;
+}
+
 /** The held turn of a tier that goes first on a replica. */
-function firstFor(replica: Replica, tier: number): Turn | undefined {
+export function firstFor(replica: Replica, tier: number): Turn | undefined {
   let first = firstOf(groupAt(replica.pinned, tier));
   for (const service of replica.services) {
     const turn = firstOf(groupAt(service.groups, tier));
@@ -54,14 +69,18 @@ export function admitWhereItFits(step: Step, turn: Turn): boolean {
   const tier = policy.tierOf(turn);
   const pin = pinOf(policy, turn);
   if (pin !== undefined) {
-    if (!policy.hasRoom(pin, tier)) return false;
+    if (!fits(step, turn, pin, tier)) return false;
     admit(step, turn, pin);
     return true;
   }
-  const fitting = candidates(step, turn).filter((replica) => policy.hasRoom(replica, tier));
+  const fitting = candidates(step, turn).filter((replica) => fits(step, turn, replica, tier));
   if (fitting.length === 0) return false;
   admit(step, turn, policy.place(turn.run, fitting));
   return true;
+}
+
+function fits({ policy, state }: Step, turn: Turn, replica: Replica, tier: number): boolean {
+  return policy.hasRoom(replica, tier) && policy.takes(state, turn, replica);
 }
 
 /** Replicas that serve a free turn, in the order of the config, without those that had no room and gained none (I3). */

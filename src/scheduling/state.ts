@@ -21,10 +21,17 @@ import type { RunPhase, RunSource, ServiceClass } from "../wire/admission.ts";
 import type { EngineKind, WireApi } from "../wire/endpoint.ts";
 import type { LoadSample } from "../wire/load.ts";
 import { createGroups } from "./groups.ts";
+import { activeSetOf } from "./active-set-config.ts";
+import { createLiveSet, type LiveSet, type Place } from "./live-set.ts";
+import { createPlaces, type Places } from "./places.ts";
 import { policyNamed } from "./policies.ts";
 import { createRecognition, type Recognition } from "./recognition.ts";
 import { knowModels } from "./services.ts";
+import type { GapTable } from "./tool-gaps.ts";
 import type { ReplicaConfig, SchedulingConfig } from "./types.ts";
+
+/** Until an engine has counted a prompt. English in JSON is near it. */
+const BYTES_PER_TOKEN_AT_FIRST = 4;
 
 export const CLASSES: readonly ServiceClass[] = ["interactive", "batch"];
 export const PHASES: readonly RunPhase[] = ["held", "generating", "paused", "idle"];
@@ -59,7 +66,9 @@ export type Replica = {
   /** What it serves, of the services that were asked for. */
   services: Service[];
   /** Held turns that may go only here, by tier. */
-  readonly pinned: readonly Group[];
+  pinned: readonly Group[];
+  /** Runs that hold a place here (policies with places), and what their prefixes fill. */
+  live: LiveSet;
 };
 
 /** Held turns of one tier that can go to the same replicas (groups.ts). */
@@ -102,7 +111,7 @@ export type Service = {
   /** Configured replicas that serve it, healthy or not, in the order of the config. */
   replicas: readonly Replica[];
   /** Held turns that may go to any of them, by tier. */
-  readonly groups: readonly Group[];
+  groups: readonly Group[];
 };
 
 export type Principal = {
@@ -156,6 +165,9 @@ export type Run = {
   pausedMs: number;
   /** What a retry inherits from a turn that was abandoned or failed. */
   kept: KeptForRetry | undefined;
+  /** What is known of its prompts; undefined: nothing, or the policy does not ask. */
+  prompts: PromptMemory | undefined;
+  place: Place | undefined;
   /** The runtime said that it ended; forgotten when the last open turn ends. */
   ended: boolean;
   forgotten: boolean;
@@ -163,6 +175,18 @@ export type Run = {
   counted: number;
   expiryLinks: ListLinks<Run> | undefined;
   roomLinks: ListLinks<Run> | undefined;
+};
+
+/** What the last main turn of a run told of its prompts. */
+export type PromptMemory = {
+  /** Tokens of its last prompt, as its engine counted them. */
+  promptTokens: number;
+  /** Its last prompt and the answer to it: what its next prompt begins with. */
+  contextTokens: number;
+  promptBytes: number | undefined;
+  prefixKey: string | undefined;
+  /** The tool for whose result it is paused. */
+  tool: string | undefined;
 };
 
 export type KeptForRetry = {
@@ -199,6 +223,15 @@ export type Turn = {
   replica: Replica | undefined;
   /** When it was admitted or its answer began: a sign of life besides being named. */
   aliveMs: number;
+  /** Of its request; undefined where the dataplane does not tell. */
+  readonly promptBytes: number | undefined;
+  readonly prefixKey: string | undefined;
+  readonly streams: boolean;
+  /** Its prompt as estimated when it came (policies with places). */
+  contextTokens: number;
+  /** In flight: since when, and when its answer began; -1: not yet. */
+  admittedMs: number;
+  startedMs: number;
 };
 
 export type Dataplane = {
@@ -231,6 +264,12 @@ export type SchedulerState = {
   /** Paused interactive runs for which room is kept, longest paused first. */
   readonly room: LinkedList<"roomLinks", Run>;
   readonly recognition: Recognition;
+  readonly places: Places;
+  readonly gaps: GapTable;
+  /** What a token of a prompt weighs in a request's body, as learned. */
+  bytesPerToken: number;
+  /** Mean length of a run's first prompt; 0: none was seen. */
+  firstPromptTokens: number;
   /** Runs by class and phase: index = class × 4 + phase. */
   readonly runCounts: number[];
   heldCount: number;
@@ -262,6 +301,10 @@ export function createState(config: SchedulingConfig, nowMs: number): SchedulerS
     expiry: new LinkedList<"expiryLinks", Run>("expiryLinks"),
     room: new LinkedList<"roomLinks", Run>("roomLinks"),
     recognition: createRecognition(),
+    places: createPlaces(),
+    gaps: new Map(),
+    bytesPerToken: BYTES_PER_TOKEN_AT_FIRST,
+    firstPromptTokens: 0,
     runCounts: Array.from({ length: CLASSES.length * PHASES.length }, () => 0),
     heldCount: 0,
     flightCount: 0,
@@ -306,6 +349,7 @@ export function createReplica(
     keptRoom: 0,
     services: [],
     pinned: createGroups(policyNamed(state.config.policy).tiers),
+    live: createLiveSet(activeSetOf(state.config).limitAtFirst),
   };
 }
 

@@ -31,8 +31,44 @@ export type ReplicaConfig = {
 
 export type CapRelease = "step" | "at-once";
 
+/** Which bound an active set has on a replica that shows both: its pool, whether prefixes survive, or both at once. */
+export type ActiveSetBound = "pool" | "survival" | "both" | "none";
+
+/** Numbers and switches of `policy: active-set` (spec 9). Each mechanism can be switched off for an ablation. */
+export type ActiveSetConfig = {
+  readonly bound: ActiveSetBound;
+  /** Share of the KV pool that the live runs may fill. */
+  readonly ceiling: number;
+  /** A run that grows past the ceiling makes room: checked at every turn start. */
+  readonly growth: boolean;
+  /** Limit of live batch runs of a replica, where only the survival of prefixes is seen: at first. */
+  readonly limitAtFirst: number;
+  /** The limit is multiplied by this when a prefix was lost, at most once a second. */
+  readonly limitCut: number;
+  /** A prefix counts as lost when less than this share of the run's last prompt was cached. */
+  readonly lostBelow: number;
+  /** While prefixes survive and runs wait the limit L rises by this ÷ L. */
+  readonly limitRaise: number;
+  /** A slice is so many times the run's own re-prefill time; 0: no slices, an admitted run keeps its place. */
+  readonly sliceFactor: number;
+  /** A replica with fewer turns in flight takes held work whatever the gate says; 0: never. */
+  readonly workConservingBelow: number;
+  /** A batch turn that has sent nothing is taken back when an interactive turn comes. */
+  readonly preempt: boolean;
+  /** Shares are counted in tokens; false: in turns in flight, as in `classic`. */
+  readonly tokenShares: boolean;
+  readonly outputWeight: number;
+  readonly shareHalfLifeMs: number;
+  /** A paused batch run keeps its place for this × the p95 of its tool's durations, within the two bounds. */
+  readonly placeFactor: number;
+  readonly placeLeastMs: number;
+  readonly placeMostMs: number;
+};
+
 export type SchedulingConfig = {
-  readonly policy: "classic";
+  readonly policy: "classic" | "active-set";
+  /** Undefined: the defaults of active-set-config.ts. */
+  readonly activeSet?: ActiveSetConfig | undefined;
   readonly capRelease: CapRelease;
   readonly pausedRoomMs: number;
   readonly turnExpiryMs: number;
@@ -88,6 +124,12 @@ export type SchedulerEvent = { readonly nowMs: number } &
         readonly freshRun: RunId;
         readonly side: boolean;
         readonly heldMs: number;
+        /** Size of the request's body: what a first prompt is estimated from. Undefined: not told. */
+        readonly promptBytes?: number | undefined;
+        /** Digest of what its prompt begins with (model, tools, system prompt). Prompts with the same one share a prefix. */
+        readonly prefixKey?: string | undefined;
+        /** The answer comes as a stream, so that its first byte shows the end of the prefill. Undefined: not told. */
+        readonly streams?: boolean | undefined;
       }
     | { readonly type: "turn-abandoned"; readonly turn: TurnId; readonly reason: FailureReason }
     | { readonly type: "turn-started"; readonly turn: TurnId }
@@ -98,6 +140,8 @@ export type SchedulerEvent = { readonly nowMs: number } &
         readonly finishReason: string | undefined;
         readonly paused: boolean;
         readonly keys: readonly IdentityKey[];
+        /** Name of the tool for whose result the run is paused; the first one of several. */
+        readonly tool?: string | undefined;
       }
     | { readonly type: "turn-failed"; readonly turn: TurnId; readonly reason: FailureReason }
     | { readonly type: "turn-pushed-back"; readonly turn: TurnId; readonly retryAfterMs: number }

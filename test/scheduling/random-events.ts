@@ -4,11 +4,26 @@
  */
 import * as fc from "fast-check";
 import { asDataplaneId, asPrincipalId, asReplicaId, asRunId, asTurnId } from "../../src/base/ids.ts";
-import type { SchedulerEvent, SchedulingConfig } from "../../src/scheduling/index.ts";
-import type { FailureReason, FlightReport, RunReport } from "../../src/wire/admission.ts";
-import type { PlainClassic } from "./plain-classic.ts";
-import type { PlainTurn } from "./plain-rules.ts";
+import type { ReplicaConfig, SchedulerEvent, SchedulingConfig } from "../../src/scheduling/index.ts";
+import type { FailureReason, FlightReport, RunReport, RunSource } from "../../src/wire/admission.ts";
 import { config, finished, key, linked, probed, replica, requested, sample } from "./support.ts";
+
+/** What is there at a moment: the subjects from which events choose. */
+export type SeenWorld = {
+  readonly nowMs: number;
+  readonly turns: readonly SeenTurn[];
+  readonly runs: readonly { readonly id: string; readonly principal: string }[];
+  ofDataplane(dataplane: string): readonly SeenTurn[];
+};
+
+export type SeenTurn = {
+  readonly event: Extract<SchedulerEvent, { readonly type: "turn-requested" }>;
+  readonly run: { readonly id: string };
+  readonly source: RunSource;
+  readonly arrivalMs: number;
+  readonly replica: { readonly config: ReplicaConfig } | undefined;
+  readonly aliveMs: number;
+};
 
 export type Operation = {
   readonly kind: keyof typeof KINDS;
@@ -88,15 +103,15 @@ const at = <Item>(items: readonly Item[], number: number): Item => items[number 
 const REASONS: readonly FailureReason[] = ["client-left", "engine-unreachable", "engine-lost", "engine-error"];
 
 /** The event that an operation means now, or undefined when it has no subject. */
-export function eventFor(plain: PlainClassic, step: Operation, number: number): SchedulerEvent | undefined {
+export function eventFor(world: SeenWorld, step: Operation, number: number): SchedulerEvent | undefined {
   const { a, b, c } = step;
-  const nowMs = plain.nowMs + step.waitMs;
-  const held = plain.turns.filter((turn) => turn.replica === undefined);
-  const flying = plain.turns.filter((turn) => turn.replica !== undefined);
+  const nowMs = world.nowMs + step.waitMs;
+  const held = world.turns.filter((turn) => turn.replica === undefined);
+  const flying = world.turns.filter((turn) => turn.replica !== undefined);
   const name = at(["a", "b", "c", "d", "s"], a);
   switch (step.kind) {
     case "request":
-      return requested(nowMs, `t${number}`, askFor(plain, step));
+      return { ...requested(nowMs, `t${number}`, askFor(world, step)), ...factsFor(step) };
     case "chat": {
       const keys = at([["prefix~:k0"], ["prompt-cache-key~:k1", "prefix~:k2"], ["tool-calls:k3", "tool-calls:k4"]], a);
       return requested(nowMs, `t${number}`, {
@@ -106,7 +121,7 @@ export function eventFor(plain: PlainClassic, step: Operation, number: number): 
       });
     }
     case "ask-again": {
-      const turn = pick(plain.turns, a);
+      const turn = pick(world.turns, a);
       return turn === undefined ? undefined : { ...turn.event, nowMs };
     }
     case "finish": {
@@ -115,7 +130,8 @@ export function eventFor(plain: PlainClassic, step: Operation, number: number): 
         b % 2 === 0
           ? [at(["prefix~:k0", "prefix~:k2", "tool-calls:k3", "prompt-cache-key~:k1"], c), `tool-calls:k${c % 6}`]
           : [];
-      return turn === undefined ? undefined : finished(nowMs, turn.event.turn, { paused: b % 3 > 0, keys });
+      if (turn === undefined) return undefined;
+      return { ...finished(nowMs, turn.event.turn, { paused: b % 3 > 0, keys }), ...answerFor(step) };
     }
     case "start":
     case "withdraw": {
@@ -148,25 +164,25 @@ export function eventFor(plain: PlainClassic, step: Operation, number: number): 
       return { type: "ticked", nowMs };
     case "name": {
       const dataplane = asDataplaneId(`d${a % 2}`);
-      const turns = plain.ofDataplane(dataplane).map((turn) => turn.event.turn);
+      const turns = world.ofDataplane(dataplane).map((turn) => turn.event.turn);
       return { type: "turns-named", nowMs, dataplane, turns: turns.filter((_, index) => (b + index) % 5 > 0) };
     }
     case "end-run": {
-      const run = pick(plain.runs, a);
+      const run = pick(world.runs, a);
       if (run === undefined) return undefined;
       return { type: "run-ended", nowMs, run: asRunId(run.id), principal: asPrincipalId(run.principal) };
     }
     case "lose":
       return { type: "dataplane-lost", nowMs, dataplane: asDataplaneId(`d${a % 2}`) };
     case "link":
-      return linkFor(plain, step, nowMs, number);
+      return linkFor(world, step, nowMs, number);
     case "configure":
       return { type: "pool-configured", nowMs, config: at(WORLDS, a) };
   }
 }
 
-function askFor(plain: PlainClassic, { a, b, c }: Operation): Parameters<typeof requested>[2] {
-  const known = pick(plain.runs, a);
+function askFor(world: SeenWorld, { a, b, c }: Operation): Parameters<typeof requested>[2] {
+  const known = pick(world.runs, a);
   // Mostly another turn of a run that is there, else a new one.
   const again = known !== undefined && b % 4 > 0;
   return {
@@ -180,6 +196,24 @@ function askFor(plain: PlainClassic, { a, b, c }: Operation): Parameters<typeof 
     heldMs: at([0, 0, 0, 500, 30_000], c),
     dataplane: `d${(a + b) % 2}`,
   };
+}
+
+/** What a dataplane tells of a prompt; some tell nothing. */
+function factsFor({ a, b, c }: Operation): Partial<SeenTurn["event"]> {
+  if (a % 5 === 0) return {};
+  return {
+    promptBytes: (b + 1) * 4,
+    streams: c % 3 > 0,
+    ...(b % 4 === 0 ? {} : { prefixKey: `prefix-${c % 2}` }),
+  };
+}
+
+function answerFor({ a, b, c }: Operation): Pick<Extract<SchedulerEvent, { type: "turn-finished" }>, "usage" | "tool"> {
+  const promptTokens = 1 + (a % 900);
+  const tool = at([undefined, "Read", "Bash"], b);
+  if (c % 5 === 0) return { usage: {}, tool };
+  const cachedTokens = Math.floor((promptTokens * (b % 5)) / 4);
+  return { usage: { promptTokens, completionTokens: c % 90, ...(c % 4 === 0 ? {} : { cachedTokens }) }, tool };
 }
 
 function modelsSeen(name: string, c: number): readonly string[] {
@@ -201,18 +235,20 @@ function loadSeen(b: number, c: number): ReturnType<typeof sample> | undefined {
       sample({ running: c % 5, waiting: 2 }),
       sample({ waiting: 1 }),
       sample({ running: (c % 5) + 3, waiting: 0 }),
+      sample({ running: c % 5, waiting: 0, kvCapacityTokens: 2_000, takesPriority: c % 2 === 0 }),
+      sample({ running: c % 5, waiting: 1, kvCapacityTokens: 2_000, takesPriority: c % 2 === 0 }),
     ],
     b,
   );
 }
 
 /** A dataplane reports: what it has in flight is mostly what is known, with a turn missing here and another one there. */
-function linkFor(plain: PlainClassic, { a, b, c }: Operation, nowMs: number, number: number): SchedulerEvent {
+function linkFor(world: SeenWorld, { a, b, c }: Operation, nowMs: number, number: number): SchedulerEvent {
   const dataplane = `d${a % 2}`;
-  const mine = plain.ofDataplane(dataplane).filter((turn) => turn.replica !== undefined);
-  const flights = mine.filter((_, index) => (b + index) % 4 > 0).map((turn) => flightOf(turn, nowMs - plain.nowMs));
+  const mine = world.ofDataplane(dataplane).filter((turn) => turn.replica !== undefined);
+  const flights = mine.filter((_, index) => (b + index) % 4 > 0).map((turn) => flightOf(turn, nowMs - world.nowMs));
   if (c % 3 === 0) flights.push(strangeFlight(number, c));
-  const runs: RunReport[] = plain.runs
+  const runs: RunReport[] = world.runs
     .filter((_, index) => (c + index) % 2 === 0)
     .map((run, index) => ({
       run: asRunId(run.id),
@@ -239,7 +275,7 @@ function requestedRun(number: number): Pick<RunReport, "run" | "principal" | "ca
   return { run: asRunId(`r${number % 12}`), principal, caller, class: "interactive" };
 }
 
-function flightOf(turn: PlainTurn, waitedMs: number): FlightReport {
+function flightOf(turn: SeenTurn, waitedMs: number): FlightReport {
   const { event, run, source, arrivalMs, replica } = turn;
   return {
     turn: event.turn,
