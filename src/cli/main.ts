@@ -34,6 +34,10 @@ const COMMANDS: { readonly [name: string]: Entry } = {
     summary: "Runs a decision log through the scheduling core again and compares every effect.",
     load: async () => (await import("./commands/replay.ts")).replay,
   },
+  journal: {
+    summary: "Checks, shrinks, exports or imports the journal of runs.",
+    load: async () => (await import("./commands/journal.ts")).journal,
+  },
   config: {
     summary: "Checks the config, shows what is in force, or prints its JSON Schema.",
     load: async () => (await import("./commands/config.ts")).config,

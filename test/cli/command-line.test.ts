@@ -26,7 +26,7 @@ describe("help", () => {
   test("the overview names every command and exits with 0", () => {
     const { code, out } = run(["--help"]);
     expect(code).toBe(0);
-    for (const name of ["up", "scheduler", "dataplane", "fake-engine", "status", "replay", "config"]) {
+    for (const name of ["up", "scheduler", "dataplane", "fake-engine", "status", "replay", "journal", "config"]) {
       expect(out).toMatch(new RegExp(`^  ${name} `, "m"));
     }
   });
@@ -35,7 +35,7 @@ describe("help", () => {
     expect(run([]).code).toBe(2);
   });
 
-  test.each(["up", "scheduler", "dataplane", "fake-engine", "status", "replay", "config"])(
+  test.each(["up", "scheduler", "dataplane", "fake-engine", "status", "replay", "journal", "config"])(
     "%s --help names its flags",
     (name) => {
       const { code, out } = run([name, "--help"]);
