@@ -1,6 +1,6 @@
 // One end of a link as a process of its own: `node side.ts server VARIANT FOLDERS`, which prints its address, or
 // `node side.ts client VARIANT FOLDERS ADDRESS SERVER-PID MILLISECONDS`, which prints one JSON line for each pattern.
-import { cpuNs, loadAverage } from "../overhead/accounting.ts";
+import { cpuNs, loadAverage } from "../support/accounting.ts";
 import { dial, serve, type Channel, type Folders, type Variant } from "./transports.ts";
 import { answerTurns, PATTERNS, Turns } from "./turns.ts";
 

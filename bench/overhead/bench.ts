@@ -4,7 +4,7 @@ import os from "node:os";
 import path from "node:path";
 import readline from "node:readline";
 import type { Options } from "./options.ts";
-import { logTail, start, type Running } from "./processes.ts";
+import { logTail, start, type Running } from "../support/processes.ts";
 import { buildPrograms, type Programs } from "./tools.ts";
 
 /** Models of the stub: bench-<chunks>x<gapMs>. JSON turns use the first. Idle streams: an event each 5 s for an hour. */

@@ -2,11 +2,11 @@
 // Its tables (identity keys, runs) are bounded by count and by half an hour; what they may hold is filled first, with
 // more turns than the identity table has room for, so that only a leak still grows afterwards.
 import { setTimeout as delay } from "node:timers/promises";
-import { openFiles, pssKb } from "./accounting.ts";
+import { openFiles, pssKb } from "../support/accounting.ts";
 import { MODELS, type Bench } from "./bench.ts";
 import { runLoad, type LoadResult } from "./load.ts";
 import type { VariantName } from "./options.ts";
-import { stop } from "./processes.ts";
+import { stop } from "../support/processes.ts";
 import { startVariant } from "./variants.ts";
 
 type ChurnPoint = { readonly seconds: number; readonly pssKb: number; readonly files: number };

@@ -1,6 +1,6 @@
 // Runs the load generator (load.c) and reads what it prints.
 import readline from "node:readline";
-import { start, stop, logTail, type Running } from "./processes.ts";
+import { start, stop, logTail, type Running } from "../support/processes.ts";
 import type { Bench } from "./bench.ts";
 
 type Quantiles = { readonly count: number; readonly p50: number; readonly p99: number; readonly p999: number };

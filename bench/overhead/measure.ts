@@ -1,5 +1,5 @@
 // One measured phase: a load against a variant, with what the operating system says about both sides meanwhile.
-import { cpuBusyNs, cpuNs, cpuTicksNs, loadAverage } from "./accounting.ts";
+import { cpuBusyNs, cpuNs, cpuTicksNs, loadAverage } from "../support/accounting.ts";
 import { MODELS, type Bench } from "./bench.ts";
 import { runLoad, type Load, type LoadResult } from "./load.ts";
 import type { Part, VariantName } from "./options.ts";

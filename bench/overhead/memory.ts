@@ -1,11 +1,11 @@
 // Memory of open streams: proportional set size of a freshly started, warmed-up proxy, before and while it holds N
 // streams that get an event each 5 s. The kernel's socket memory is not in it; it is the same for every variant.
 import { setTimeout as delay } from "node:timers/promises";
-import { cpuNs, openFiles, openFilesLimit, pssKb } from "./accounting.ts";
+import { cpuNs, openFiles, openFilesLimit, pssKb } from "../support/accounting.ts";
 import { MODELS, type Bench } from "./bench.ts";
 import { holdStreams, runLoad, type LoadResult } from "./load.ts";
 import type { VariantName } from "./options.ts";
-import { stop } from "./processes.ts";
+import { stop } from "../support/processes.ts";
 import { startVariant, type Variant } from "./variants.ts";
 
 export type MemoryRow = {

@@ -3,13 +3,13 @@
 // Exit codes: 0 done, 1 a fault or (--gate, --smoke) something not met, 2 usage, 3 a program is missing, 130 interrupted.
 import fs from "node:fs";
 import path from "node:path";
-import { loadAverage, machine } from "./accounting.ts";
+import { loadAverage, machine } from "../support/accounting.ts";
 import { openBench, type Bench } from "./bench.ts";
 import { churn, type Churn } from "./churn.ts";
 import type { MemoryRow } from "./memory.ts";
 import { weigh } from "./memory.ts";
 import { PARTS, readOptions, UsageError, VARIANTS, type Options } from "./options.ts";
-import { killAll, stopAll } from "./processes.ts";
+import { killAll, stopAll } from "../support/processes.ts";
 import { caseRows, gates, report, type Results } from "./report.ts";
 import { runRounds } from "./rounds.ts";
 import { smoke } from "./smoke.ts";

@@ -3,7 +3,7 @@
 import type { Bench } from "./bench.ts";
 import { runLoad } from "./load.ts";
 import { CASES, measure, type Case, type Sample } from "./measure.ts";
-import { stop } from "./processes.ts";
+import { stop } from "../support/processes.ts";
 import { startVariant, type Variant } from "./variants.ts";
 import { sampleLine } from "./report.ts";
 

@@ -1,10 +1,10 @@
 // A quick look for correctness, not for speed: at most 20 s, not pinned. Asserts that every turn through a variant is
 // answered well, that runs are told apart, and that nothing is left open after clients have gone away.
-import { openFiles } from "./accounting.ts";
+import { openFiles } from "../support/accounting.ts";
 import { MODELS, type Bench } from "./bench.ts";
 import type { Load, LoadResult } from "./load.ts";
 import { holdStreams, runLoad } from "./load.ts";
-import { stop, waitUntil } from "./processes.ts";
+import { stop, waitUntil } from "../support/processes.ts";
 import { startVariant, type Variant } from "./variants.ts";
 
 const LEAVERS = 100;

@@ -3,11 +3,11 @@
 import fs from "node:fs";
 import net from "node:net";
 import path from "node:path";
-import { descendants, openFilesLimit } from "./accounting.ts";
+import { descendants, openFilesLimit } from "../support/accounting.ts";
 import { MODELS, type Bench } from "./bench.ts";
 import { runLoad, type Target } from "./load.ts";
 import type { VariantName } from "./options.ts";
-import { logTail, startServer, waitUntil, type Running } from "./processes.ts";
+import { logTail, startServer, waitUntil, type Running } from "../support/processes.ts";
 import { preparePortkey, REPOSITORY } from "./tools.ts";
 
 export type Variant = {

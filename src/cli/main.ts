@@ -26,6 +26,10 @@ const COMMANDS: { readonly [name: string]: Entry } = {
     summary: "Starts a simulated inference engine.",
     load: async () => (await import("./commands/fake-engine.ts")).fakeEngine,
   },
+  loadgen: {
+    summary: "Runs agents against a proxy in a closed loop and says what they saw.",
+    load: async () => (await import("./commands/loadgen.ts")).loadgen,
+  },
   status: {
     summary: "Shows replicas, held turns and runs of a running luftpause.",
     load: async () => (await import("./commands/status.ts")).status,
