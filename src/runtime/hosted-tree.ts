@@ -193,7 +193,7 @@ export class HostedTree {
         }
         const after = new Map(entries.map((entry) => [entry.run, entry.after]));
         for (const [run, state] of after) this.#publish(run, state, seqs.get(run) ?? 0);
-        if (this.#isIdle()) this.#deps.onIdle(this);
+        if (this.idle) this.#deps.onIdle(this);
       },
     };
   }
@@ -209,7 +209,7 @@ export class HostedTree {
   }
 
   /** What was taken is written, and no run lives. */
-  #isIdle(): boolean {
+  get idle(): boolean {
     return this.#unsettled === 0 && [...this.tree.nodes.values()].every(({ live }) => live === undefined);
   }
 
