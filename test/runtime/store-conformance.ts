@@ -458,9 +458,9 @@ export function storeConformance(name: string, under: StoreUnderTest): void {
           expect(live.sort()).toEqual([...model].flatMap(([id, run]) => (run.live ? [id] : [])).sort());
           await open.at(-1)!.close();
         }),
-        { numRuns: under.reopen === undefined ? 100 : 15 },
+        { numRuns: under.reopen === undefined ? 100 : 10 },
       );
-    });
+    }, 60_000);
   });
 }
 

@@ -196,13 +196,13 @@ export class Reader implements ReaderCalls {
 
   openApprovals(filter: Parameters<ReaderCalls["openApprovals"]>[0]): ReturnType<ReaderCalls["openApprovals"]> {
     const { principal, root, after, limit } = filter;
+    const given = [...(principal === undefined ? [] : [principal]), ...(root === undefined ? [] : [root])];
     const rows = this.#bodies(
       "approval",
-      "SELECT n, id, crc, body FROM approvals WHERE open = 1 AND n > ? AND (?2 IS NULL OR principal = ?2) " +
-        "AND (?3 IS NULL OR root = ?3) ORDER BY n LIMIT ?4",
+      "SELECT n, id, crc, body FROM approvals WHERE open = 1 AND n > ?" +
+        `${principal === undefined ? "" : " AND principal = ?"}${root === undefined ? "" : " AND root = ?"} ORDER BY n LIMIT ?`,
       after,
-      principal ?? null,
-      root ?? null,
+      ...given,
       limit + 1,
     );
     const page = rows.slice(0, limit);
