@@ -2,7 +2,8 @@
 import fs from "node:fs";
 import net from "node:net";
 import path from "node:path";
-import type { ProfileName } from "../../src/engine/index.ts";
+import { PROFILES, type ProfileName } from "../../src/engine/index.ts";
+import type { AgentName } from "../../src/testbed/index.ts";
 import { startServer, waitUntil, type Running } from "../support/processes.ts";
 import type { Peers } from "./peers.ts";
 
@@ -30,6 +31,8 @@ export type Arm = {
   readonly sendsPriority: boolean;
   /** Only the interactive agents: the bound of an idle pool. */
   readonly interactiveOnly: boolean;
+  /** Members of the bodies by which a rival knows the run. */
+  readonly membersOf?: (agent: AgentName) => object;
   readonly start: (context: ArmContext) => Promise<{ readonly port: number; readonly process: Running }>;
 };
 
@@ -137,6 +140,64 @@ const vllmRouter: Arm["start"] = async (context) => {
   return started("vllm-router", command, context, { port, route: "/health" });
 };
 
+/**
+ * The closest rival at its best: capacity and cost models are the simulated engine's own figures, every time constant in
+ * scaled time. Two engines share the GPU: while both work each step takes about twice as long.
+ */
+const programScheduling: Arm["start"] = async (context) => {
+  const port = await freePort();
+  const { profile, timeScale } = context.engines;
+  const { kvTokens, latency, enginesPerGpu } = PROFILES[profile];
+  const slow = timeScale * enginesPerGpu;
+  const seconds = (ms: number): number => (ms / 1_000) * slow;
+  const config = {
+    program_scheduling_enable_key: "auto",
+    binding_strategy: "least_program_count",
+    global_queue: true,
+    resume_order: "mru",
+    token_capacity_per_dp_rank: kvTokens,
+    metrics_interval_seconds: timeScale,
+    max_acting_ttl_seconds: 10 * timeScale,
+    queue_timeout_seconds: 600 * timeScale,
+    force_resume_timeout_seconds: 300 * timeScale,
+    prefill_cost_model: {
+      intercept_seconds: seconds(latency.decodeBaseMs + latency.hostMs),
+      linear_seconds_per_1k_tokens: seconds(1e6 / latency.prefillTokensPerSecond),
+      quadratic_seconds_per_1k_tokens_squared: seconds(latency.prefillPerPairMs * 5e5),
+      decode_throughput_alpha: 0.1,
+    },
+    decode_throughput_model: {
+      fixed_step_seconds: seconds(latency.decodeBaseMs + latency.hostMs),
+      batch_step_seconds_per_request: seconds(latency.decodePerRequestMs),
+      context_step_seconds_per_token: seconds(latency.decodePerKiloTokenMs) / 1_000,
+    },
+  };
+  const command = [
+    context.peers.bin("vllm-router"),
+    "--host",
+    "127.0.0.1",
+    "--port",
+    String(port),
+    "--worker-urls",
+    ...context.urls,
+    "--policy",
+    "consistent_hash",
+    "--enable-program-scheduling",
+    "--program-scheduling-config-json",
+    JSON.stringify(config),
+    "--prometheus-port",
+    String(await freePort()),
+    "--log-level",
+    "error",
+  ];
+  return started("vllm-router-program", command, context, { port, route: "/health" });
+};
+
+/** Stock vLLM takes strings in `vllm_xargs`, no objects. */
+function programOf({ class: serviceClass, agent, run }: AgentName): object {
+  return { vllm_xargs: { agentic_context: JSON.stringify({ program_id: `${serviceClass}-${agent}-${run}` }) } };
+}
+
 function luftpause(name: string, config: object): Arm["start"] {
   return async (context) => {
     const port = await freePort();
@@ -187,6 +248,14 @@ export const ARMS: readonly Arm[] = [
   },
   {
     ...COMMON,
+    name: "vllm-router+program",
+    about: "vllm-router with program scheduling, capacity and cost models of the engines, program ids sent",
+    dialects: ["vllm"],
+    membersOf: programOf,
+    start: programScheduling,
+  },
+  {
+    ...COMMON,
     name: "classic",
     about: "luftpause, policy classic",
     start: luftpause("classic", { policy: "classic" }),
@@ -196,6 +265,12 @@ export const ARMS: readonly Arm[] = [
     name: "classic-at-once",
     about: "luftpause, policy classic, capRelease at-once",
     start: luftpause("classic-at-once", { policy: "classic", capRelease: "at-once" }),
+  },
+  {
+    ...COMMON,
+    name: "active-set",
+    about: "luftpause, policy active-set",
+    start: luftpause("active-set", { policy: "active-set" }),
   },
   {
     ...COMMON,

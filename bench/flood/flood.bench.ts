@@ -128,6 +128,7 @@ async function runArm(options: Options, arm: Arm, seed: number, peers: Peers): P
       warmUpSeconds: options.warmUpSeconds,
       seconds: options.seconds,
       headersOf: ({ class: serviceClass }) => ["x-luftpause-class", serviceClass],
+      ...(arm.membersOf === undefined ? {} : { membersOf: arm.membersOf }),
       priorityOf: (serviceClass) => (arm.sendsPriority ? priorityOf(options.engines.dialect, serviceClass) : undefined),
     });
     const perEngine = await Promise.all(urls.map(turnsServed));

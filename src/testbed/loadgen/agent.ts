@@ -33,6 +33,8 @@ export type AgentOptions = {
   readonly class: ServiceClass;
   /** Headers of every turn, names and values alternating. */
   readonly headers: readonly string[];
+  /** Further members of every turn's body. */
+  readonly members: object;
   /** The engine's own `priority` field; undefined: none is sent. */
   readonly priority: number | undefined;
   /** Real milliseconds per simulated one. */
@@ -131,7 +133,7 @@ async function turn(options: AgentOptions, messages: readonly object[]): Promise
 
 /** Undefined when the load is over. */
 function ask(options: AgentOptions, messages: readonly object[]): Promise<ChatOutcome | undefined> {
-  const { client, target, model, world, headers, priority, signal } = options;
+  const { client, target, model, world, headers, members, priority, signal } = options;
   return new Promise((resolve) => {
     if (signal.aborted) {
       resolve(undefined);
@@ -145,6 +147,7 @@ function ask(options: AgentOptions, messages: readonly object[]): Promise<ChatOu
       stream: true,
       stream_options: { include_usage: true },
       ...(priority === undefined ? undefined : { priority }),
+      ...members,
     };
     const onAbort = (): void => {
       call.abort();

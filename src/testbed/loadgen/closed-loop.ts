@@ -22,6 +22,8 @@ export type ClosedLoop = {
   readonly seconds: number;
   /** Headers of an agent's turns, names and values alternating. */
   readonly headersOf: (agent: AgentName) => readonly string[];
+  /** Further members of the bodies of an agent's turns, for a proxy that reads who it is from there. */
+  readonly membersOf?: (agent: AgentName) => object;
   readonly priorityOf: (serviceClass: ServiceClass) => number | undefined;
   /** Called about once a second with what was counted so far. */
   readonly onProgress?: (report: LoadReport) => void;
@@ -60,6 +62,7 @@ export async function runClosedLoop(load: ClosedLoop): Promise<LoadReport> {
         world: load.world,
         class: serviceClass,
         headers: load.headersOf({ class: serviceClass, agent: number, run }),
+        members: load.membersOf?.({ class: serviceClass, agent: number, run }) ?? {},
         priority: load.priorityOf(serviceClass),
         timeScale: load.timeScale,
         random: draws.split(`run ${run}`),
