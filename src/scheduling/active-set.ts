@@ -9,15 +9,17 @@
  */
 import { invariant } from "../base/invariant.ts";
 import { activeSetOf } from "./active-set-config.ts";
-import type { Step } from "./book.ts";
+import { pinOf, type Step } from "./book.ts";
 import { avoiding, classic, emptier } from "./classic.ts";
 import { forgetShown, liveRuns, tokensNeeded, usedTokens, type Place } from "./live-set.ts";
 import { busyPlace, grantPlace, passPlaces, recountPlace, releasePlace, restPlace } from "./places.ts";
 import type { Policy } from "./policy.ts";
 import { contextOf, learnFromAnswer, learnReturn, mayTurnBack, prefixKeyOf } from "./prompts.ts";
+import { serviceFor } from "./services.ts";
 import type { Replica, Run, SchedulerState, Turn } from "./state.ts";
 import { p95Of } from "./tool-gaps.ts";
 import type { ActiveSetConfig } from "./types.ts";
+import { keepQuiet, noLongerUnstarted, passUrgent, seeLeaving, withdrawNewest } from "./withdrawals.ts";
 
 const INTERACTIVE = 0;
 /** Turns of batch runs that hold a place, and side calls. */
@@ -37,10 +39,19 @@ export const activeSet: Policy = {
   },
 
   hasRoom(replica, tier) {
-    if (!takesPriority(replica)) return classic.hasRoom(replica, tier === INTERACTIVE ? 0 : 1);
-    if (!replica.configured || !replica.healthy) return false;
-    const { maxInFlight } = replica.config;
-    return maxInFlight === undefined || replica.inFlight < maxInFlight;
+    if (!replica.configured || !replica.healthy || activeSet.shut(replica, tier) !== undefined) return false;
+    const bound = limitOf(replica);
+    if (bound === undefined) return true;
+    const inFlight = replica.inFlight + replica.withdrawals.leaving;
+    if (takesPriority(replica)) return inFlight < bound;
+    // As in classic: foreign load counts, but never closes a replica to us; batch leaves a slot for each paused run.
+    const ours = Math.max(1, bound - replica.foreign);
+    return tier === INTERACTIVE ? inFlight < ours : inFlight + 1 + replica.keptRoom <= ours;
+  },
+
+  shut(replica, tier) {
+    if (tier === INTERACTIVE || replica.withdrawals.urgent === undefined) return undefined;
+    return `an interactive turn waits for its first byte on ${replica.config.replica}`;
   },
 
   judges(tier) {
@@ -85,8 +96,13 @@ export const activeSet: Policy = {
     return classic.binds(run);
   },
 
+  onProbeSent(replica) {
+    replica.withdrawals.leavingAtProbe = replica.withdrawals.leaving;
+  },
+
   onSample(replica, sample, config) {
     if (sample?.kvCapacityTokens !== undefined) replica.live.poolTokens = sample.kvCapacityTokens;
+    seeLeaving(replica, sample?.running);
     classic.onSample(replica, sample, config);
   },
 
@@ -127,21 +143,28 @@ export const activeSet: Policy = {
   },
 
   onFlying(step, turn) {
-    const { run } = turn;
-    if (turn.side) return;
-    if (run.place !== undefined) {
-      busyPlace(step, run.place);
-      return;
-    }
-    // A dataplane may report a turn that runs elsewhere than its run's home, or where nothing is configured any more.
-    const home = run.replica;
-    if (home === undefined) return;
-    grantPlace(step, run, home, { contextTokens: turn.contextTokens, prefixKey: prefixKeyOf(turn) });
-    if (activeSetOf(step.state.config).growth) shrinkToCeiling(step, home);
+    if (!turn.side) takePlace(step, turn);
+    if (turn.startedMs < 0 && turn.replica !== undefined) preempt(step, turn, turn.replica);
   },
 
-  onStarted() {
-    // Nothing is asked back so far.
+  onHeld(step, turn) {
+    if (turn.class === "batch" || !activeSetOf(step.state.config).preempt) return;
+    const pin = pinOf(activeSet, turn);
+    const candidates = pin === undefined ? serviceFor(step.state, turn.model, turn.api).replicas : [pin];
+    for (const replica of candidates) if (replica.healthy && withdrawNewest(step, replica, prefillMs)) return;
+  },
+
+  onStarted(step, turn) {
+    noLongerUnstarted(step, turn);
+  },
+
+  onLanding(step, turn) {
+    noLongerUnstarted(step, turn);
+  },
+
+  onWithdrawn(turn, replica) {
+    turn.withdrawals += 1;
+    replica.withdrawals.leaving += 1;
   },
 
   onFinished(step, turn, event) {
@@ -187,8 +210,38 @@ export const activeSet: Policy = {
 
   onTime(step) {
     passPlaces(step);
+    passUrgent(step);
   },
 };
+
+/** A main turn goes: its run has a place from here on. */
+function takePlace(step: Step, turn: Turn): void {
+  const { run } = turn;
+  turn.uncachedTokens = turn.contextTokens;
+  if (run.place !== undefined) {
+    busyPlace(step, run.place);
+    turn.uncachedTokens -= Math.min(turn.contextTokens, run.prompts?.contextTokens ?? 0);
+    return;
+  }
+  // A dataplane may report a turn that runs elsewhere than its run's home, or where nothing is configured any more.
+  const home = run.replica;
+  if (home === undefined) return;
+  const place = grantPlace(step, run, home, { contextTokens: turn.contextTokens, prefixKey: prefixKeyOf(turn) });
+  turn.uncachedTokens -= place.sharedTokens;
+  if (activeSetOf(step.state.config).growth) shrinkToCeiling(step, home);
+}
+
+/** An interactive turn goes to a replica, or a batch turn that could be taken back for one. */
+function preempt(step: Step, turn: Turn, replica: Replica): void {
+  if (turn.class === "batch") replica.withdrawals.unstarted.append(turn);
+  else if (activeSetOf(step.state.config).preempt && withdrawNewest(step, replica, prefillMs)) {
+    keepQuiet(step, replica, turn);
+  }
+}
+
+function prefillMs({ uncachedTokens, replica }: Turn): number {
+  return replica === undefined ? 0 : uncachedTokens / replica.live.prefillRate;
+}
 
 /** The engine orders what waits in it by the priority of a request. */
 function takesPriority(replica: Replica): boolean {

@@ -271,6 +271,7 @@ export function fly(step: Step, turn: Turn, replica: Replica): void {
   turn.aliveMs = step.state.nowMs;
   turn.admittedMs = step.state.nowMs;
   turn.startedMs = -1;
+  turn.admission = step.state.admissions;
   replica.inFlight += 1;
   run.flights += 1;
   step.state.flightCount += 1;
@@ -284,6 +285,8 @@ function land(step: Step, turn: Turn): Replica {
   const { caller, run, replica } = turn;
   const { state } = step;
   invariant(turn.state === "flight" && replica, "only a turn in flight can end on a replica");
+  step.policy.onLanding(step, turn);
+  turn.askedBack = false;
   turn.replica = undefined;
   replica.inFlight -= 1;
   run.flights -= 1;

@@ -37,6 +37,7 @@ export const classic: Policy = {
     return tier === INTERACTIVE ? replica.inFlight < ours : replica.inFlight + 1 + replica.keptRoom <= ours;
   },
 
+  shut: () => undefined,
   judges: () => false,
   takes: () => true,
   makeRoom: () => false,
@@ -49,6 +50,8 @@ export const classic: Policy = {
   binds(run) {
     return run.flights > 0 || run.last === "paused";
   },
+
+  onProbeSent: nothing,
 
   onSample(replica, sample, config) {
     if (sample?.running !== undefined) countForeign(replica, sample.running);
@@ -83,9 +86,12 @@ export const classic: Policy = {
   },
 
   onRequested: nothing,
+  onHeld: nothing,
   onFlying: nothing,
   onStarted: nothing,
   onFinished: nothing,
+  onLanding: nothing,
+  onWithdrawn: nothing,
   onEnded: nothing,
   onReported: nothing,
   onMoving: nothing,

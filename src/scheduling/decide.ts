@@ -2,6 +2,7 @@
  * The scheduling core: `decide(state, event) → { state, effects }`, deterministic, without clock, IO or randomness.
  * All control flow over kinds of events is here; helpers compute.
  */
+import type { TurnId } from "../base/ids.ts";
 import { unreachable } from "../base/invariant.ts";
 import { fail, finish, forgetRun, holdAgain, type Step } from "./book.ts";
 import { passTime, tick } from "./expiry.ts";
@@ -30,7 +31,13 @@ export function decide(
   settle(step);
   apply(step, event);
   settle(step);
+  if (event.type === "turn-requested") stillHeld(step, event.turn);
   return { state, effects: step.effects };
+}
+
+function stillHeld(step: Step, id: TurnId): void {
+  const turn = step.state.turns.get(id);
+  if (turn?.state === "held") step.policy.onHeld(step, turn);
 }
 
 function apply(step: Step, event: SchedulerEvent): void {
@@ -77,7 +84,7 @@ function apply(step: Step, event: SchedulerEvent): void {
     case "turn-withdrawn": {
       const turn = state.turns.get(event.turn);
       if (turn?.state !== "flight") return;
-      holdAgain(step, turn, state.nowMs);
+      step.policy.onWithdrawn(turn, holdAgain(step, turn, state.nowMs));
       rejectOrphan(step, turn);
       return;
     }
@@ -100,7 +107,9 @@ function apply(step: Step, event: SchedulerEvent): void {
     }
     case "probe-sent": {
       const replica = state.replicas.get(event.replica);
-      if (replica !== undefined) replica.inFlightAtProbe = replica.inFlight;
+      if (replica === undefined) return;
+      replica.inFlightAtProbe = replica.inFlight;
+      step.policy.onProbeSent(replica);
       return;
     }
     case "replica-probed":

@@ -69,6 +69,8 @@ export function holdReason(state: SchedulerState, turn: Turn): string {
   }
   const pin = pinOf(policy, turn);
   if (pin !== undefined) {
+    const shut = policy.shut(pin, policy.tierOf(turn));
+    if (shut !== undefined) return shut;
     const kept = roomKept(policy, turn, [pin]);
     if (kept > 0) return `room kept for ${count(kept, "paused interactive run")} (pinned to ${occupancy(policy, pin)})`;
     if (policy.hasRoom(pin, policy.tierOf(turn))) return notTaken(policy, state, turn, [pin]);
@@ -76,6 +78,8 @@ export function holdReason(state: SchedulerState, turn: Turn): string {
   }
   const healthy = serviceFor(state, turn.model, turn.api).replicas.filter((replica) => replica.healthy);
   if (healthy.length === 0) return "no healthy replica";
+  const shut = healthy.map((replica) => policy.shut(replica, policy.tierOf(turn))).find((words) => words !== undefined);
+  if (shut !== undefined) return shut;
   const kept = roomKept(policy, turn, healthy);
   if (kept > 0) return `room kept for ${count(kept, "paused interactive run")}`;
   const roomy = healthy.filter((replica) => policy.hasRoom(replica, policy.tierOf(turn)));
@@ -102,7 +106,9 @@ function roomKept(policy: Policy, turn: Turn, replicas: readonly Replica[]): num
 function occupancy(policy: Policy, replica: Replica): string {
   const limit = policy.limit(replica) ?? "∞";
   const foreign = replica.foreign === 0 ? "" : `, foreign load ${replica.foreign}`;
-  return `${replica.config.replica}: ${replica.inFlight} of ${limit} in flight${foreign}`;
+  const { leaving } = replica.withdrawals;
+  const withdrawn = leaving === 0 ? "" : `, ${leaving} withdrawn and not yet gone`;
+  return `${replica.config.replica}: ${replica.inFlight} of ${limit} in flight${withdrawn}${foreign}`;
 }
 
 function count(number: number, noun: string): string {

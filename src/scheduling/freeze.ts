@@ -31,6 +31,7 @@ import {
 } from "./state.ts";
 import type { ToolGaps } from "./tool-gaps.ts";
 import type { ReplicaConfig, SchedulingConfig } from "./types.ts";
+import type { Urgent, Withdrawals } from "./withdrawals.ts";
 
 type FrozenReplica = {
   readonly config: ReplicaConfig;
@@ -48,6 +49,7 @@ type FrozenReplica = {
   readonly foreign: number;
   readonly surpluses: readonly number[];
   readonly live: FrozenLiveSet;
+  readonly withdrawals: Pick<Withdrawals, "leaving" | "leavingAtProbe" | "probesUnheeded" | "ignoresAborts">;
 };
 
 /** What a replica has shown; who is live follows from the places. */
@@ -114,6 +116,10 @@ type FrozenTurn = {
   readonly contextTokens: number;
   readonly admittedMs: number;
   readonly startedMs: number;
+  readonly admission: number;
+  readonly uncachedTokens: number;
+  readonly withdrawals: number;
+  readonly askedBack: boolean;
 };
 
 /** Hash, the runs that left it (indexes in `runs`; a forgotten one is left out), whether more did, when. */
@@ -144,6 +150,8 @@ export type FrozenState = {
   readonly granted: number;
   readonly stamps: number;
   readonly gaps: readonly (readonly [string, ToolGaps])[];
+  /** Turn, and until when batch is kept off its replica for it. */
+  readonly urgent: readonly (readonly [TurnId, number])[];
   readonly bytesPerToken: number;
   readonly firstPromptTokens: number;
   readonly keys: { readonly strong: readonly FrozenKey[]; readonly weak: readonly FrozenKey[] };
@@ -177,6 +185,7 @@ export function freeze(state: SchedulerState): FrozenState {
     granted: state.places.granted,
     stamps: state.places.stamps,
     gaps: [...state.gaps].map(([tool, gaps]) => [tool, { ...gaps, lastMs: [...gaps.lastMs] }]),
+    urgent: listed(state.urgent).map(({ turn, untilMs }) => [turn.id, untilMs]),
     bytesPerToken: state.bytesPerToken,
     firstPromptTokens: state.firstPromptTokens,
     keys: {
@@ -197,6 +206,12 @@ function freezeWaiting(state: SchedulerState): FrozenState["waiting"] {
 /** Those with held turns; sorted, since the order in which they came into being is not kept. */
 function byId<Waiting extends { readonly id: string; readonly held: number }>(all: Iterable<Waiting>): Waiting[] {
   return [...all].filter(({ held }) => held > 0).sort((a, b) => (a.id < b.id ? -1 : 1));
+}
+
+function listed(list: SchedulerState["urgent"]): Urgent[] {
+  const all: Urgent[] = [];
+  for (let urgent = list.first; urgent !== undefined; urgent = list.next(urgent)) all.push(urgent);
+  return all;
 }
 
 function placesOf(runs: readonly Run[]): Place[] {
@@ -228,10 +243,12 @@ function freezeLiveSet(live: LiveSet): FrozenLiveSet {
 }
 
 function freezeReplica(replica: Replica): FrozenReplica {
-  const { pinned, services, keptRoom, inFlight, speaks, cap, load, live, ...rest } = replica;
+  const { pinned, services, keptRoom, inFlight, speaks, cap, load, live, withdrawals, ...rest } = replica;
+  const { unstarted, urgent, ...counted } = withdrawals;
   return {
     ...rest,
     live: freezeLiveSet(live),
+    withdrawals: counted,
     ...(speaks === undefined ? {} : { speaks }),
     ...(cap === undefined ? {} : { cap }),
     ...(load === undefined ? {} : { load }),
@@ -266,7 +283,8 @@ function freezeRun(run: Run): FrozenRun {
 }
 
 function freezeTurn(turn: Turn, run: number): FrozenTurn {
-  const { dataplane, run: _run, caller, lane, heapIndex, replica, promptBytes, prefixKey, ...rest } = turn;
+  const { dataplane, run: _run, caller, lane, heapIndex, replica, promptBytes, prefixKey, ...others } = turn;
+  const { unstartedLinks, ...rest } = others;
   return {
     ...rest,
     ...(promptBytes === undefined ? {} : { promptBytes }),
@@ -318,9 +336,11 @@ export function thaw(frozen: FrozenState): SchedulerState {
     turn.aliveMs = row.aliveMs;
     turn.admittedMs = row.admittedMs;
     turn.startedMs = row.startedMs;
+    turn.admission = row.admission;
   }
   // Before the held turns: a place decides in which tier they stand.
   thawPlaces(state, frozen, { runAt, replicaOf });
+  thawWithdrawals(state, frozen);
   for (const turn of turns) if (turn.state !== "flight") countHeld(state, turn);
   thawWaiting(state, frozen.waiting);
   // Only when all keys are those of then, turns take their places by them.
@@ -350,8 +370,9 @@ export function thaw(frozen: FrozenState): SchedulerState {
 function thawPool(state: SchedulerState, frozen: FrozenState): void {
   for (const row of frozen.replicas) {
     const replica = createReplica(state, row.config, row.order);
-    const { live, ...rest } = row;
+    const { live, withdrawals, ...rest } = row;
     Object.assign(replica, rest, { speaks: row.speaks, cap: row.cap, load: row.load });
+    Object.assign(replica.withdrawals, withdrawals);
     const { shared, ...shown } = live;
     Object.assign(replica.live, shown);
     for (const [key, tokens] of shared) replica.live.shared.set(key, { tokens, runs: 0 });
@@ -409,7 +430,28 @@ function thawTurn(state: SchedulerState, row: FrozenTurn, run: Run): Turn {
     contextTokens: row.contextTokens,
     admittedMs: row.admittedMs,
     startedMs: row.startedMs,
+    admission: row.admission,
+    uncachedTokens: row.uncachedTokens,
+    withdrawals: row.withdrawals,
+    askedBack: row.askedBack,
+    unstartedLinks: undefined,
   };
+}
+
+function thawWithdrawals(state: SchedulerState, frozen: FrozenState): void {
+  const { policy } = state.config;
+  const waiting = [...state.turns.values()].filter(
+    ({ state: where, class: served, startedMs }) => where === "flight" && served === "batch" && startedMs < 0,
+  );
+  waiting.sort((a, b) => a.admission - b.admission || a.sequence - b.sequence);
+  for (const turn of policy === "active-set" ? waiting : []) turn.replica?.withdrawals.unstarted.append(turn);
+  for (const [id, untilMs] of frozen.urgent) {
+    const turn = state.turns.get(id);
+    invariant(turn?.replica, `urgent turn ${id} is in flight`);
+    const urgent: Urgent = { replica: turn.replica, turn, untilMs, urgentLinks: undefined };
+    turn.replica.withdrawals.urgent = urgent;
+    state.urgent.append(urgent);
+  }
 }
 
 /** JSON leaves out what is undefined. */

@@ -19,6 +19,7 @@ export function checkInvariants(state: SchedulerState): void {
   for (const service of state.services.values()) for (const group of service.groups) checkOrder(group);
   checkRoom(state);
   checkPlacesOfRuns(state);
+  if (state.config.policy === "active-set") checkWithdrawals(state, inFlight);
   checkExpiry(state);
   checkBounds(state, turns);
 }
@@ -165,6 +166,32 @@ function checkPlacesOfRuns(state: SchedulerState): void {
     }
     invariant(live.sharedTokens === common, `A1: shared tokens of the live runs of ${name}`);
   }
+}
+
+/** W1 to W3 (withdrawals.ts). */
+function checkWithdrawals(state: SchedulerState, inFlight: readonly Turn[]): void {
+  for (const turn of inFlight) {
+    const listed = turn.replica?.withdrawals.unstarted.has(turn) === true;
+    const unstarted = turn.class === "batch" && turn.startedMs < 0;
+    invariant(
+      listed === unstarted,
+      `W1: turn ${turn.id} has ${listed ? "begun" : "not begun"} and is listed otherwise`,
+    );
+    invariant(turn.withdrawals >= 0, `W2: turn ${turn.id}`);
+  }
+  let urgent = 0;
+  for (const { withdrawals, config } of state.replicas.values()) {
+    const { unstarted, leaving, leavingAtProbe } = withdrawals;
+    for (let turn = unstarted.first; turn !== undefined; turn = unstarted.next(turn)) {
+      invariant(inFlight.includes(turn), `W1: turn ${turn.id} is not in flight`);
+    }
+    invariant(leavingAtProbe >= 0 && leaving >= leavingAtProbe, `W3: withdrawn attempts at ${config.replica}`);
+    if (withdrawals.urgent === undefined) continue;
+    urgent += 1;
+    const { turn } = withdrawals.urgent;
+    invariant(turn.state === "flight" && turn.startedMs < 0, `W1: urgent turn ${turn.id} has its first byte`);
+  }
+  invariant(state.urgent.size === urgent, "W1: a replica is kept quiet and not listed");
 }
 
 function checkExpiry(state: SchedulerState): void {

@@ -22,6 +22,8 @@ export type Policy = {
   tierOf(turn: Turn): number;
   /** Whether the replica can take one more turn of the tier now. Says nothing of models and pins. */
   hasRoom(replica: Replica, tier: number): boolean;
+  /** Why a replica is shut for a tier, whatever fits, for people; undefined: it is not. */
+  shut(replica: Replica, tier: number): string | undefined;
   /** Whether a replica with room for its tier takes this turn. */
   takes(state: SchedulerState, turn: Turn, replica: Replica): boolean;
   /** Whether turns of the tier are judged one by one, so that each has to be ranked first. */
@@ -34,6 +36,8 @@ export type Policy = {
   limit(replica: Replica): number | undefined;
   /** Whether the run may go only to its replica (while that is healthy and serves what the turn asks for). */
   binds(run: Run): boolean;
+  /** A load poll was sent: the sample that follows speaks for this moment. */
+  onProbeSent(replica: Replica): void;
   /** A good load sample, or an engine without load that is alive (`sample` undefined). */
   onSample(replica: Replica, sample: LoadSample | undefined, config: SchedulingConfig): void;
   /** The load is stale, or another engine answers: the replica reports no load. */
@@ -49,12 +53,18 @@ export type Policy = {
   place(run: Run, fitting: readonly Replica[]): Replica;
   /** Asked for; not in a group so far. */
   onRequested(step: Step, turn: Turn): void;
+  /** Asked for, and held after all that this event could admit. */
+  onHeld(step: Step, turn: Turn): void;
   /** Is in flight now, admitted or reported; its run's replica is set. */
   onFlying(step: Step, turn: Turn): void;
   /** The answer has begun. */
   onStarted(step: Step, turn: Turn): void;
   /** Ended well; still counted as in flight. */
   onFinished(step: Step, turn: Turn, event: TurnFinished): void;
+  /** Is about to be no longer in flight, however it ended. */
+  onLanding(step: Step, turn: Turn): void;
+  /** Was taken back from the replica before its first byte, and is held again. */
+  onWithdrawn(turn: Turn, replica: Replica): void;
   /** A turn of the run has ended or was given back: whether it comes back may have changed. */
   onEnded(step: Step, run: Run): void;
   /** A dataplane reports the run, without open turns. */

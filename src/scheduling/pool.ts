@@ -9,6 +9,7 @@ import { rejectOrphans } from "./requests.ts";
 import { forgetModelsOf, knowModels, linkServices } from "./services.ts";
 import { allRuns, checkWeights, createReplica, weightOf, type Replica, type SchedulerState } from "./state.ts";
 import type { ReplicaConfig, SchedulingConfig } from "./types.ts";
+import { createWithdrawals } from "./withdrawals.ts";
 
 /** Replicas that left lose pins and room at once; their turns in flight end by themselves and stay counted until then. */
 export function configurePool(step: Step, config: SchedulingConfig): void {
@@ -37,6 +38,8 @@ export function configurePool(step: Step, config: SchedulingConfig): void {
 function changePolicy(step: Step, policy: Policy): void {
   const { state } = step;
   for (const run of allRuns(state)) if (run.place !== undefined) releasePlace(step, run.place);
+  for (const turn of state.turns.values()) if (turn.state === "flight") step.policy.onLanding(step, turn);
+  for (const replica of state.replicas.values()) replica.withdrawals = createWithdrawals();
   step.policy = policy;
   for (const replica of state.replicas.values()) replica.pinned = createGroups(policy.tiers);
   for (const service of state.services.values()) service.groups = createGroups(policy.tiers);

@@ -139,6 +139,11 @@ function createTurn(state: SchedulerState, event: Requested, run: Run, source: R
     contextTokens: 0,
     admittedMs: 0,
     startedMs: -1,
+    admission: 0,
+    uncachedTokens: 0,
+    withdrawals: 0,
+    askedBack: false,
+    unstartedLinks: undefined,
   };
 }
 

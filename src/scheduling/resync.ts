@@ -97,12 +97,19 @@ function takeFlight(step: Step, dataplane: Dataplane, report: FlightReport): voi
     contextTokens: 0,
     admittedMs: 0,
     startedMs: -1,
+    admission: 0,
+    uncachedTokens: 0,
+    withdrawals: 0,
+    askedBack: false,
+    unstartedLinks: undefined,
   };
   addTurn(state, turn);
   fly(step, turn, replica);
   // It began before this event: another dataplane's later report of the run still counts.
   run.lastMs = Math.max(lastMs, Math.min(run.lastMs, state.nowMs - report.ageMs));
   if (!report.side && replica.configured && run.replica === undefined) setReplica(step, run, replica);
+  // Whether its answer has begun is not told: one that may have is not taken back.
+  turn.startedMs = state.nowMs;
   step.policy.onFlying(step, turn);
   reviewRoom(step, run);
   regroup(step, run);

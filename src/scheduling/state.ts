@@ -29,6 +29,7 @@ import { createRecognition, type Recognition } from "./recognition.ts";
 import { knowModels } from "./services.ts";
 import type { GapTable } from "./tool-gaps.ts";
 import type { ReplicaConfig, SchedulingConfig } from "./types.ts";
+import { createWithdrawals, type Urgent, type Withdrawals } from "./withdrawals.ts";
 
 /** Until an engine has counted a prompt. English in JSON is near it. */
 const BYTES_PER_TOKEN_AT_FIRST = 4;
@@ -69,6 +70,8 @@ export type Replica = {
   pinned: readonly Group[];
   /** Runs that hold a place here (policies with places), and what their prefixes fill. */
   live: LiveSet;
+  /** Batch turns that can be taken back from here (policies that preempt). */
+  withdrawals: Withdrawals;
 };
 
 /** Held turns of one tier that can go to the same replicas (groups.ts). */
@@ -232,6 +235,14 @@ export type Turn = {
   /** In flight: since when, and when its answer began; -1: not yet. */
   admittedMs: number;
   startedMs: number;
+  /** Number of its admission, in the whole pool. */
+  admission: number;
+  /** What its engine probably has to compute of its prompt. */
+  uncachedTokens: number;
+  /** Times that it was taken back, and whether it is being asked back. */
+  withdrawals: number;
+  askedBack: boolean;
+  unstartedLinks: ListLinks<Turn> | undefined;
 };
 
 export type Dataplane = {
@@ -266,6 +277,8 @@ export type SchedulerState = {
   readonly recognition: Recognition;
   readonly places: Places;
   readonly gaps: GapTable;
+  /** Interactive turns for which batch is kept off their replicas, the first one first. */
+  readonly urgent: LinkedList<"urgentLinks", Urgent>;
   /** What a token of a prompt weighs in a request's body, as learned. */
   bytesPerToken: number;
   /** Mean length of a run's first prompt; 0: none was seen. */
@@ -303,6 +316,7 @@ export function createState(config: SchedulingConfig, nowMs: number): SchedulerS
     recognition: createRecognition(),
     places: createPlaces(),
     gaps: new Map(),
+    urgent: new LinkedList<"urgentLinks", Urgent>("urgentLinks"),
     bytesPerToken: BYTES_PER_TOKEN_AT_FIRST,
     firstPromptTokens: 0,
     runCounts: Array.from({ length: CLASSES.length * PHASES.length }, () => 0),
@@ -350,6 +364,7 @@ export function createReplica(
     services: [],
     pinned: createGroups(policyNamed(state.config.policy).tiers),
     live: createLiveSet(activeSetOf(state.config).limitAtFirst),
+    withdrawals: createWithdrawals(),
   };
 }
 
