@@ -17,6 +17,7 @@ import type { Policy } from "./policy.ts";
 import { contextOf, learnFromAnswer, learnReturn, mayTurnBack, prefixKeyOf } from "./prompts.ts";
 import { serviceFor } from "./services.ts";
 import type { Replica, Run, SchedulerState, Turn } from "./state.ts";
+import { TIERS } from "./tiers.ts";
 import { p95Of } from "./tool-gaps.ts";
 import type { ActiveSetConfig } from "./types.ts";
 import { keepQuiet, noLongerUnstarted, passUrgent, seeLeaving, withdrawNewest } from "./withdrawals.ts";
@@ -30,7 +31,7 @@ const FIRST = 3;
 
 export const activeSet: Policy = {
   name: "active-set",
-  tiers: 4,
+  tiers: TIERS["active-set"],
 
   tierOf(turn) {
     if (turn.class === "interactive") return INTERACTIVE;

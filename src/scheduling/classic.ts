@@ -9,6 +9,7 @@ import { invariant } from "../base/invariant.ts";
 import type { LoadSample } from "../wire/load.ts";
 import type { Policy } from "./policy.ts";
 import type { Replica, Run } from "./state.ts";
+import { TIERS } from "./tiers.ts";
 import type { SchedulingConfig } from "./types.ts";
 
 /** The cap is removed when fewer than `cap` turns were in flight at this many probes in a row. */
@@ -21,7 +22,7 @@ const BATCH = 1;
 
 export const classic: Policy = {
   name: "classic",
-  tiers: 2,
+  tiers: TIERS.classic,
 
   tierOf(turn) {
     return turn.class === "interactive" ? INTERACTIVE : BATCH;

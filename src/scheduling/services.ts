@@ -1,8 +1,8 @@
 /** Which replicas can serve what: models, APIs, and the services (a model by an API) that were asked for. */
 import type { WireApi } from "../wire/endpoint.ts";
 import { createGroups } from "./groups.ts";
-import { policyNamed } from "./policies.ts";
 import type { Replica, SchedulerState, Service } from "./state.ts";
+import { TIERS } from "./tiers.ts";
 
 /** Remembers the models of a replica, and which replicas a service may use. */
 export function knowModels(state: SchedulerState, replica: Replica): void {
@@ -55,7 +55,7 @@ export function serviceFor(state: SchedulerState, model: string, api: WireApi): 
   const key = `${api}\n${model}`;
   let service = state.services.get(key);
   if (service === undefined) {
-    const groups = createGroups(policyNamed(state.config.policy).tiers);
+    const groups = createGroups(TIERS[state.config.policy]);
     service = { model, api, replicas: replicasOf(state, model, api), groups };
     state.services.set(key, service);
     for (const replica of service.replicas) replica.services.push(service);

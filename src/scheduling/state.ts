@@ -24,9 +24,9 @@ import { createGroups } from "./groups.ts";
 import { activeSetOf } from "./active-set-config.ts";
 import { createLiveSet, type LiveSet, type Place } from "./live-set.ts";
 import { createPlaces, type Places } from "./places.ts";
-import { policyNamed } from "./policies.ts";
 import { createRecognition, type Recognition } from "./recognition.ts";
 import { knowModels } from "./services.ts";
+import { TIERS } from "./tiers.ts";
 import type { GapTable } from "./tool-gaps.ts";
 import type { ReplicaConfig, SchedulingConfig } from "./types.ts";
 import { createWithdrawals, type Urgent, type Withdrawals } from "./withdrawals.ts";
@@ -362,7 +362,7 @@ export function createReplica(
     surpluses: [],
     keptRoom: 0,
     services: [],
-    pinned: createGroups(policyNamed(state.config.policy).tiers),
+    pinned: createGroups(TIERS[state.config.policy]),
     live: createLiveSet(activeSetOf(state.config).limitAtFirst),
     withdrawals: createWithdrawals(),
   };

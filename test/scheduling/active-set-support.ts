@@ -14,10 +14,10 @@ export function activeConfig(
 
 export type Prompt = Ask & { readonly tokens?: number; readonly prefix?: string; readonly streams?: boolean };
 
-/** A core with one policy mechanism after the other: batch by default, pools of 100,000 tokens, nothing work-conserving. */
+/** A core with one policy mechanism after the other: batch by default, pools of 100,000 tokens, nothing work-conserving, nothing taken back. */
 export class ActiveCore extends Core {
   static with(about: Partial<ActiveSetConfig> = {}, pool: Partial<SchedulingConfig> = {}): ActiveCore {
-    const core = new ActiveCore(activeConfig({ workConservingBelow: 0, ...about }, pool));
+    const core = new ActiveCore(activeConfig({ workConservingBelow: 0, preempt: false, ...about }, pool));
     for (const row of core.state.config.replicas) core.shows(row.replica, {});
     return core;
   }

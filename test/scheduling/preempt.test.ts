@@ -14,7 +14,7 @@ const withdrawn = (core: ActiveCore, turn: string): string[] =>
   core.feed({ type: "turn-withdrawn", nowMs: core.nowMs, turn: asTurnId(turn) });
 
 test("the newest batch turn without a first byte is taken back, and goes again after the interactive one's first byte", () => {
-  const core = ActiveCore.with();
+  const core = ActiveCore.with({ preempt: true });
   core.turn("one/1", { tokens: LONG });
   core.after(10).turn("two/1", { tokens: LONG });
   expect(chat(core.after(10), "chat/1")).toEqual(["two/1<", "chat/1>a"]);
@@ -24,7 +24,7 @@ test("the newest batch turn without a first byte is taken back, and goes again a
 });
 
 test("what has sent a byte stays, and what is withdrawn keeps its arrival and its place", () => {
-  const core = ActiveCore.with();
+  const core = ActiveCore.with({ preempt: true });
   core.turn("one/1", { tokens: LONG });
   core.after(10).turn("two/1", { tokens: LONG });
   core.after(10).start("two/1");
@@ -35,14 +35,14 @@ test("what has sent a byte stays, and what is withdrawn keeps its arrival and it
 });
 
 test("one interactive turn takes back one batch turn", () => {
-  const core = ActiveCore.with();
+  const core = ActiveCore.with({ preempt: true });
   for (const run of ["one", "two", "three"]) core.turn(`${run}/1`, { tokens: LONG });
   expect(chat(core, "chat/1")).toEqual(["three/1<", "chat/1>a"]);
   expect(chat(core, "chat2/1")).toEqual(["two/1<", "chat2/1>a"]);
 });
 
 test("a turn is withdrawn at most twice", () => {
-  const core = ActiveCore.with();
+  const core = ActiveCore.with({ preempt: true });
   core.turn("one/1", { tokens: LONG });
   for (const turn of ["x/1", "y/1"]) {
     expect(chat(core, turn)).toEqual(["one/1<", `${turn}>a`]);
@@ -53,7 +53,7 @@ test("a turn is withdrawn at most twice", () => {
 });
 
 test("a turn that was too late is not asked again", () => {
-  const core = ActiveCore.with();
+  const core = ActiveCore.with({ preempt: true });
   core.turn("one/1", { tokens: LONG });
   chat(core, "chat/1");
   core.feed({ type: "turn-too-late", nowMs: 0, turn: asTurnId("one/1") });
@@ -61,7 +61,7 @@ test("a turn that was too late is not asked again", () => {
 });
 
 test("a turn that does not stream is taken back only within its estimated prefill", () => {
-  const core = ActiveCore.with();
+  const core = ActiveCore.with({ preempt: true });
   core.turn("one/1", { tokens: LONG, streams: false });
   expect(chat(core.after(1_000), "chat/1")).toEqual(["chat/1>a"]);
   core.turn("two/1", { tokens: LONG, streams: false });
@@ -69,7 +69,7 @@ test("a turn that does not stream is taken back only within its estimated prefil
 });
 
 test("a prefill that is nearly nothing is not worth it: the run's prefix is cached", () => {
-  const core = ActiveCore.with();
+  const core = ActiveCore.with({ preempt: true });
   core.turn("one/1", { tokens: LONG });
   core.done("one/1", { promptTokens: LONG });
   core.turn("one/2", { tokens: LONG + 100 });
@@ -77,7 +77,10 @@ test("a prefill that is nearly nothing is not worth it: the run's prefix is cach
 });
 
 test("an interactive turn that is held has a slot freed, at its own replica", () => {
-  const core = ActiveCore.with({}, { replicas: [replica("a", { maxInFlight: 1 }), replica("b", { maxInFlight: 1 })] });
+  const core = ActiveCore.with(
+    { preempt: true },
+    { replicas: [replica("a", { maxInFlight: 1 }), replica("b", { maxInFlight: 1 })] },
+  );
   core.turn("one/1", { tokens: LONG });
   chat(core, "chat/1");
   core.done("chat/1", { promptTokens: LONG });
@@ -90,7 +93,7 @@ test("an interactive turn that is held has a slot freed, at its own replica", ()
 });
 
 test("batch is kept off for two seconds at most", () => {
-  const core = ActiveCore.with();
+  const core = ActiveCore.with({ preempt: true });
   core.turn("one/1", { tokens: LONG });
   chat(core, "chat/1");
   withdrawn(core, "one/1");
@@ -101,7 +104,7 @@ test("batch is kept off for two seconds at most", () => {
 });
 
 test("an engine that goes on with what was withdrawn is not asked again", () => {
-  const core = ActiveCore.with();
+  const core = ActiveCore.with({ preempt: true });
   core.turn("one/1", { tokens: LONG });
   chat(core, "chat/1");
   withdrawn(core, "one/1");
@@ -119,7 +122,7 @@ test("switched off: nothing is taken back", () => {
 });
 
 test("a batch turn takes nothing back", () => {
-  const core = ActiveCore.with();
+  const core = ActiveCore.with({ preempt: true });
   core.turn("one/1", { tokens: LONG });
   expect(core.turn("two/1", { tokens: LONG })).toEqual(["two/1>a"]);
 });
