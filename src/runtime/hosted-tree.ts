@@ -73,6 +73,7 @@ export class HostedTree {
   #phase: "open" | "draining" | "gone" = "open";
   /** Steps that were taken and are not written. */
   #unsettled = 0;
+  #lastWrite: Promise<unknown> = Promise.resolve();
 
   /** @param seqs number of the last record of each run that the store has. */
   constructor(tree: TreeState, seqs: Map<string, number>, deps: TreeDeps) {
@@ -126,6 +127,11 @@ export class HostedTree {
     return (await this.#write(entries)) ? entries : [];
   }
 
+  /** Resolves when everything that was taken so far is durable, or lost. */
+  async written(): Promise<void> {
+    await this.#lastWrite;
+  }
+
   /** A person's answer. Nothing when the approval is not open any more. */
   async decide(run: string, approval: string, decision: Decision): Promise<readonly Entry[]> {
     if (this.gone) return [];
@@ -166,15 +172,18 @@ export class HostedTree {
     return { rules: this.#deps.rules, nowMs: this.#deps.wallMs() };
   }
 
-  async #write(entries: readonly Entry[]): Promise<boolean> {
+  #write(entries: readonly Entry[]): Promise<boolean> {
     if (entries.length === 0) {
       this.#armTimer();
-      return true;
+      return Promise.resolve(true);
     }
     const staged = this.#stage(entries);
-    const outcome = await this.#deps.store.append(staged.changes);
-    staged.settle(outcome);
-    return outcome.kind === "durable";
+    const write = this.#deps.store.append(staged.changes).then((outcome) => {
+      staged.settle(outcome);
+      return outcome.kind === "durable";
+    });
+    this.#lastWrite = write;
+    return write;
   }
 
   #stage(entries: readonly Entry[]): Staged {

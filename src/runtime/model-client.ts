@@ -62,9 +62,27 @@ export type ModelClient = {
   ask(request: TurnRequest, onGenerating: () => void): TurnCall;
   /** Tells the dataplane that the run has ended (spec 3). Nothing is lost when it does not arrive. */
   endRun(run: string, principal: string): void;
+  /**
+   * A request with a small answer that is not streamed, such as a classification.
+   * Rejects when the dataplane does not answer, or the signal fires.
+   */
+  post(path: string, request: PlainRequest): Promise<PlainAnswer>;
   /** Models that healthy replicas serve; undefined when the dataplane does not answer. */
   models(): Promise<readonly string[] | undefined>;
   close(): void;
+};
+
+export type PlainRequest = Pick<TurnRequest, "run" | "principal" | "caller" | "serviceClass"> & {
+  readonly body: unknown;
+  readonly waitMs: number;
+  readonly signal?: AbortSignal | undefined;
+};
+
+export type PlainAnswer = {
+  readonly status: number;
+  /** JSON, or undefined. */
+  readonly body: unknown;
+  readonly retryAfterMs: number | undefined;
 };
 
 export type ModelClientOptions = {
@@ -80,6 +98,8 @@ export type ModelClientOptions = {
 
 const ERROR_BODY_BYTES_MAX = 64 * 1024;
 const AGAIN_MS = DEFAULTS.retryAfterDefaultMs;
+/** Of an answer that is not streamed. */
+const PLAIN_BYTES_MAX = 4 * 1024 * 1024;
 const MODELS_WAIT_MS = 5_000;
 const END_RUN_WAIT_MS = 5_000;
 
@@ -97,13 +117,26 @@ export function createModelClient(options: ModelClientOptions): ModelClient {
       const path = `${target.basePath}/v1/runs/${encodeURIComponent(run)}`;
       plainCall(options, { method: "DELETE", path, headers, waitMs: END_RUN_WAIT_MS }).catch(() => undefined);
     },
+    post(path, request) {
+      const { body, waitMs, signal } = request;
+      const bytes = Buffer.from(JSON.stringify(body), "utf8");
+      const headers = headersOf(request, options.token, "application/json");
+      return plainCall(options, {
+        method: "POST",
+        path: `${target.basePath}${path}`,
+        headers,
+        waitMs,
+        body: bytes,
+        signal,
+      });
+    },
     async models() {
       const headers = authHeaders(options.token);
       const path = `${target.basePath}/v1/models`;
-      const body = await plainCall(options, { method: "GET", path, headers, waitMs: MODELS_WAIT_MS }).catch(
+      const answer = await plainCall(options, { method: "GET", path, headers, waitMs: MODELS_WAIT_MS }).catch(
         () => undefined,
       );
-      const data = (body as { readonly data?: unknown } | undefined)?.data;
+      const data = (answer?.body as { readonly data?: unknown } | undefined)?.data;
       if (!Array.isArray(data)) return undefined;
       return data.flatMap((row: { readonly id?: unknown }) => (typeof row.id === "string" ? [row.id] : []));
     },
@@ -158,7 +191,7 @@ class Attempt {
     const path = `${target.basePath}/v1/chat/completions`;
     const call = options.http.call(
       target,
-      { method: "POST", path, headers: headersOf(request, options.token), body },
+      { method: "POST", path, headers: headersOf(request, options.token, "text/event-stream"), body },
       {
         onHead: (head) => this.#onHead(head),
         onPayload: (buffer, start, end) => this.#onPayload(buffer.subarray(start, end)),
@@ -376,12 +409,16 @@ function bodyOf(request: TurnRequest, forbidParallel: boolean): unknown {
   };
 }
 
-function headersOf(request: TurnRequest, token: string | undefined): readonly string[] {
+function headersOf(
+  request: Pick<TurnRequest, "run" | "principal" | "caller" | "serviceClass" | "traceparent">,
+  token: string | undefined,
+  accept: string,
+): readonly string[] {
   const headers = [
     "content-type",
     "application/json",
     "accept",
-    "text/event-stream",
+    accept,
     ...authHeaders(token),
     HEADER.runId,
     request.run,
@@ -448,34 +485,52 @@ function plainCall(
     readonly path: string;
     readonly headers: readonly string[];
     readonly waitMs: number;
+    readonly body?: Buffer;
+    readonly signal?: AbortSignal | undefined;
   },
-): Promise<unknown> {
+): Promise<PlainAnswer> {
   return new Promise((resolve, reject) => {
     const parts: Buffer[] = [];
-    let status = 0;
-    const { method, path, headers, waitMs } = request;
+    let bytes = 0;
+    let head: EngineHead | undefined;
+    const { method, path, headers, waitMs, body, signal } = request;
+    const where = `${method} ${options.url}${path}`;
+    const end = (): void => {
+      stop();
+      signal?.removeEventListener("abort", onAbort);
+    };
     const call = options.http.call(
       targetOf(options.url),
-      { method, path, headers, body: undefined },
+      { method, path, headers, body },
       {
-        onHead: (head) => {
-          status = head.status;
+        onHead(answered) {
+          head = answered;
         },
-        onPayload: (buffer, start, end) => parts.push(Buffer.from(buffer.subarray(start, end))),
+        onPayload(buffer, start, endAt) {
+          bytes += endAt - start;
+          if (bytes <= PLAIN_BYTES_MAX) parts.push(Buffer.from(buffer.subarray(start, endAt)));
+        },
         onFrames: () => undefined,
-        onEnd: () => {
-          stop();
-          resolve(status < 300 ? parsed(Buffer.concat(parts).toString("utf8")) : undefined);
+        onEnd() {
+          end();
+          const retryAfter = head === undefined ? undefined : retryAfterMs(headerOf(head, "retry-after"));
+          const text = Buffer.concat(parts).toString("utf8");
+          resolve({ status: head?.status ?? 0, body: parsed(text), retryAfterMs: retryAfter });
         },
-        onFail: ({ reason }) => {
-          stop();
-          reject(new Error(`${method} ${options.url}: ${reason}`));
+        onFail({ reason }) {
+          end();
+          reject(new Error(`${where}: ${reason}`));
         },
       },
     );
-    const stop = options.clock.after(waitMs, () => {
+    const cut = (why: string): void => {
+      end();
       call.abort();
-      reject(new Error(`${method} ${options.url}: no answer within ${waitMs} ms`));
-    });
+      reject(new Error(`${where}: ${why}`));
+    };
+    const onAbort = (): void => cut("given up");
+    const stop = options.clock.after(waitMs, () => cut(`no answer within ${Math.round(waitMs / 1000)} s`));
+    signal?.addEventListener("abort", onAbort);
+    if (signal?.aborted === true) onAbort();
   });
 }

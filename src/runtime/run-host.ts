@@ -58,7 +58,9 @@ export type SpawnOutcome =
 /** A run that was found, and the tree that it lives in, if that is in this process. */
 export type Found = { readonly run: RunState; readonly tree: HostedTree | undefined };
 
-/** Ended runs that are kept in memory for those who still wait for them. */
+/** Trees without a live run that are kept, for the status page and for those who still wait. */
+const IDLE_TREES_KEPT = 100;
+/** Ended runs of other trees that are kept for those who still wait for them. */
 const ENDED_KEPT = 512;
 /** Trees that are restored at once at the start. */
 const RESTORE_AT_ONCE = 64;
@@ -70,6 +72,8 @@ export class RunHost {
   readonly #trees = new Map<string, HostedTree>();
   /** Trees that are being read from the store. */
   readonly #opening = new Map<string, Promise<HostedTree>>();
+  /** Roots of kept trees without a live run, longest first. */
+  readonly #idle = new Set<string>();
   readonly #rootOf = new Map<string, string>();
   readonly #ended = new Map<string, RunState>();
   readonly #turns = new Map<string, Work>();
@@ -78,6 +82,10 @@ export class RunHost {
 
   constructor(options: RunHostOptions) {
     this.#options = options;
+  }
+
+  get bounds(): { readonly maxDepth: number; readonly maxChildren: number } {
+    return this.#options;
   }
 
   /** Takes over every run that has not ended. */
@@ -121,7 +129,7 @@ export class RunHost {
     }
     const health = store.health();
     if (health.state !== "ok") {
-      for (const tree of trees.values()) this.#dropIfIdle(tree);
+      for (const tree of trees.values()) if (tree.idle) this.#keepIdle(tree);
       return { kind: "unavailable", message: `the journal takes no new runs: ${health.message}` };
     }
     // No await from here to the append: what is checked is what is written.
@@ -131,7 +139,7 @@ export class RunHost {
       const adding = spawns.filter((spawn) => spawn.parent === parent).length;
       const why = refusesChild(tree.tree, parent, { maxDepth, maxChildren, adding });
       if (why !== undefined) {
-        for (const other of trees.values()) this.#dropIfIdle(other);
+        for (const other of trees.values()) if (other.idle) this.#keepIdle(other);
         return { kind: "refused", why, parent };
       }
     }
@@ -253,7 +261,7 @@ export class RunHost {
         return work;
       },
       onChange: (_hosted, run) => this.#changed(run),
-      onIdle: (hosted) => this.#drop(hosted),
+      onIdle: (hosted) => this.#keepIdle(hosted),
       onLost: (hosted, why) => this.#lost(hosted, why),
     });
   }
@@ -286,11 +294,21 @@ export class RunHost {
     if (this.#trees.get(tree.tree.root) !== tree) return;
     tree.close();
     this.#trees.delete(tree.tree.root);
+    this.#idle.delete(tree.tree.root);
     for (const run of tree.tree.nodes.keys()) this.#rootOf.delete(run);
   }
 
-  #dropIfIdle(tree: HostedTree): void {
-    if (tree.idle) this.#drop(tree);
+  #keepIdle(tree: HostedTree): void {
+    const { root } = tree.tree;
+    this.#idle.delete(root);
+    this.#idle.add(root);
+    for (const oldest of this.#idle) {
+      if (this.#idle.size <= IDLE_TREES_KEPT) return;
+      this.#idle.delete(oldest);
+      const old = this.#trees.get(oldest);
+      // It may have got a child meanwhile.
+      if (old?.idle === true) this.#drop(old);
+    }
   }
 
   /** The store did not write a step: what it has is the truth. */

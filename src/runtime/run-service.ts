@@ -49,6 +49,9 @@ export type Spawned = {
 /** What `await` shows of one handle. */
 export type AwaitEntry = RunView | { readonly handle: string; readonly error: "unknown handle" };
 
+/** A run in a list: what is known without its journal. */
+export type RunSummary = Omit<RunView, "task" | "answer" | "partial" | "error" | "serviceClass">;
+
 export type Awaited = { readonly done: boolean; readonly results: readonly AwaitEntry[] };
 
 export type Decided = {
@@ -128,7 +131,7 @@ export type RunService = {
   list(
     who: Requester,
     page: { readonly mine: boolean; readonly limit: number; readonly cursor?: string | undefined },
-  ): Promise<{ readonly runs: readonly RunView[]; readonly cursor?: string | undefined }>;
+  ): Promise<{ readonly runs: readonly RunSummary[]; readonly cursor?: string | undefined }>;
   /** @returns how many runs it cancelled; 0 when the run had ended. */
   cancel(who: Requester, handle: string): Promise<{ readonly cancelled: number } | ServiceRefusal>;
   /** The decision that counts: the first one. */
@@ -136,7 +139,7 @@ export type RunService = {
   /** Open approvals of the principal, oldest first. */
   approvals(who: Requester): Promise<readonly (ApprovalView & { readonly handle: string })[]>;
   tools(): readonly OfferedTool[];
-  decide(who: Requester, question: DecideQuestion): Promise<DecideAnswer | ServiceRefusal>;
+  decide(who: Requester, question: DecideQuestion, signal?: AbortSignal): Promise<DecideAnswer | ServiceRefusal>;
   /** Calls `listener` when one of the runs has changed; the returned function ends that. */
   subscribe(handles: readonly string[], listener: (handle: string) => void): () => void;
   /** The trees that live in this process. @param principal undefined: of all. */

@@ -92,12 +92,13 @@ export function viewOf(
     seconds: secondsBetween(run.spawnedAtMs, end?.at ?? nowMs),
     parent: run.parent,
     children: node.children,
-    budget: budgetOf(node, end?.at ?? nowMs),
+    budget: budgetView(node, end?.at ?? nowMs),
     pendingApprovals: pendingApprovals(run).map(approvalView),
   };
 }
 
-function budgetOf(
+/** The budget of a subtree, where it has one. */
+export function budgetView(
   node: Pick<RunNode, "limits" | "subtree" | "exceeded" | "spawnedAtMs">,
   nowMs: number,
 ): BudgetView | undefined {
