@@ -281,22 +281,22 @@ describe("many connections", () => {
 });
 
 test("an answer may be silent for longer than an idle connection lives, which is closed after it", async () => {
-  let exchange: Exchange | undefined;
-  const { port, front } = await startFront((arrived) => (exchange = arrived), { idleMs: 60, stallMs: 60 });
+  const open: Exchange[] = [];
+  const { port, front } = await startFront((exchange) => open.push(exchange), { idleMs: 60, stallMs: 60 });
   const peer = await client(port);
   await peer.send(GET);
   // Another connection's whole idle life passes while the answer says nothing, and again between two parts of it.
   const idleOnceMore = async (): Promise<void> => {
-    exchange = undefined;
     const other = await client(port);
     await other.send(GET);
-    await expect.poll(() => exchange).toBeDefined();
+    await expect.poll(() => open.length).toBe(2);
+    const exchange = open.pop();
     exchange?.begin(204, [], { kind: "none" });
     exchange?.end();
     await expect.poll(() => other.closed, { timeout: 5_000 }).toBe(true);
   };
-  await expect.poll(() => exchange).toBeDefined();
-  const running = exchange;
+  await expect.poll(() => open.length).toBe(1);
+  const running = open[0];
   await idleOnceMore();
   running?.begin(200, [], { kind: "stream" });
   running?.write(Buffer.from("one"));
