@@ -109,6 +109,7 @@ test("after kill -9 in the middle of writing nothing that was acknowledged is mi
       acknowledged.set(String(line.value?.run), Number(line.value?.seq));
     }
     const store = await openStore();
+    expect(store.logDamage).toBeUndefined();
     const runs = await collect(store.loadLive());
     for (const run of runs) {
       expect(run.damage).toBeUndefined();
@@ -152,16 +153,20 @@ describe("a damaged file", () => {
     return { db, log, whole };
   }
 
-  async function openCopy(name: string, db: string, log: string): Promise<readonly StoredRun[]> {
+  async function openCopy(
+    name: string,
+    db: string,
+    log: string,
+  ): Promise<{ readonly runs: readonly StoredRun[]; readonly logDamage: string | undefined }> {
     const at = path.join(folder, name, "runs.db");
     mkdirSync(path.dirname(at));
     copyFileSync(db, at);
     copyFileSync(log, `${at}-wal`);
     const store = await openStore(at);
-    const found = await collect(store.loadAll());
+    const runs = await collect(store.loadAll());
     expect(await store.integrity()).toEqual([]);
     await store.close();
-    return found;
+    return { runs, logDamage: store.logDamage };
   }
 
   test("whose log ends anywhere gives back what was committed up to there, whole", async () => {
@@ -173,26 +178,36 @@ describe("a damaged file", () => {
       const torn = path.join(folder, "torn.log");
       copyFileSync(log, torn);
       truncateSync(torn, cut === 0 ? 17 : random(bytes));
-      const found = await openCopy(`cut-${cut}`, db, torn);
+      const { runs: found, logDamage } = await openCopy(`cut-${cut}`, db, torn);
+      expect(logDamage).toBeUndefined();
       expect(found).toEqual(whole.slice(0, found.length));
       shortest = Math.min(shortest, found.length);
     }
     expect(shortest).toBe(1);
-    expect(await openCopy("whole", db, log)).toEqual(whole);
+    expect(await openCopy("whole", db, log)).toEqual({ runs: whole, logDamage: undefined });
   }, 60_000);
 
-  test("whose log has a flipped bit never gives back a wrong record", async () => {
+  test("whose log has a flipped bit never gives back a wrong record, and says what is lost, with a copy of the log", async () => {
     const { db, log, whole } = await withLog();
     const random = randomOf(13);
+    let told = 0;
     for (let flip = 0; flip < 20; flip += 1) {
       const bytes = readFileSync(log);
       const at = 32 + random(bytes.length - 32);
       bytes[at] = (bytes[at] ?? 0) ^ (1 << random(8));
       const flipped = path.join(folder, "flipped.log");
       writeFileSync(flipped, bytes);
-      const found = await openCopy(`flip-${flip}`, db, flipped);
+      const { runs: found, logDamage } = await openCopy(`flip-${flip}`, db, flipped);
       expect(found).toEqual(whole.slice(0, found.length));
+      // A damage in the last transaction looks like one that was torn.
+      if (found.length < whole.length - 1)
+        expect(logDamage).toMatch(/damaged at page \d+ of \d+: commits behind it are lost/);
+      if (logDamage === undefined) continue;
+      told += 1;
+      const copy = / is (\S*)$/.exec(logDamage)?.[1] ?? "";
+      expect(readFileSync(copy).equals(bytes)).toBe(true);
     }
+    expect(told).toBeGreaterThan(10);
   }, 60_000);
 
   test("with a flipped bit anywhere names what is damaged, or cannot be opened, and never gives back a wrong record", async () => {
@@ -326,7 +341,7 @@ describe("a disk that takes nothing", () => {
     expect(await next(lines)).toHaveProperty("open");
     await expectPause(lines, "disk-error");
     const store = await openStore();
-    expect((await store.load("r"))?.damage).toBeUndefined();
+    expect([store.logDamage, (await store.load("r"))?.damage]).toEqual([undefined, undefined]);
     expect(await store.integrity()).toEqual([]);
   });
 });

@@ -54,6 +54,7 @@ export const journal: Command = {
     try {
       const store = await openSqliteStore({ file });
       try {
+        if (store.logDamage !== undefined) process.stderr.write(`${store.logDamage}\n`);
         return await act.run(store, { file, folder: folder ?? "", flags });
       } finally {
         await store.close();
@@ -83,8 +84,9 @@ const ACTIONS: { readonly [name: string]: Action } = {
         if (run.damage !== undefined) damage.push(run.damage);
       }
       const structure = await store.integrity();
-      const sound = damage.length === 0 && structure.length === 0;
-      report(flags, { ...counts, damage, structure }, [
+      const { logDamage } = store;
+      const sound = damage.length === 0 && structure.length === 0 && logDamage === undefined;
+      report(flags, { ...counts, damage, structure, ...(logDamage === undefined ? {} : { logDamage }) }, [
         `${file}: ${counts.runs} runs, ${counts.records} records: ${sound ? "all sound" : "damaged"}`,
         ...damage.map(({ message }) => `  ${message}`),
         ...structure.map((text) => `  file structure: ${text}`),

@@ -41,7 +41,7 @@ export type WriterRequest =
   | { readonly op: "close" };
 
 export type WriterReport =
-  | { readonly kind: "ready" }
+  | { readonly kind: "ready"; readonly logDamage: string | undefined }
   | { readonly kind: "cannot-open"; readonly code: StoreErrorCode; readonly message: string }
   | { readonly kind: "outcomes"; readonly ids: readonly number[]; readonly outcomes: readonly AppendOutcome[] }
   | Answer

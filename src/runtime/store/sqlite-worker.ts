@@ -5,6 +5,7 @@
 import { readFileSync, writeFileSync } from "node:fs";
 import { MessageChannel, Worker, isMainThread, workerData, type MessagePort } from "node:worker_threads";
 import { StoreError } from "./port.ts";
+import { inspectLog } from "./sqlite-log.ts";
 import { Reader } from "./sqlite-reader.ts";
 import type { WriterReport } from "./sqlite-messages.ts";
 import { faultOf, loadSqlite, prepareConnection, prepareFile } from "./sqlite-schema.ts";
@@ -74,12 +75,14 @@ function openWriter({ file, port, written }: ThreadData): void {
   let release = (): void => {};
   try {
     release = lockFile(file);
+    // Before SQLite opens the file, which drops what is behind a damage.
+    const logDamage = inspectLog(file);
     const { DatabaseSync } = loadSqlite();
     const db = new DatabaseSync(file);
     prepareConnection(db);
     prepareFile(db, file);
     new Writer({ db, file, port, written, release }).start();
-    port.postMessage({ kind: "ready" } satisfies WriterReport);
+    port.postMessage({ kind: "ready", logDamage } satisfies WriterReport);
   } catch (error) {
     release();
     port.postMessage(cannotOpen(error, file));
@@ -95,7 +98,7 @@ function openReader({ file, port, written }: ThreadData): void {
       const db = new DatabaseSync(file);
       prepareConnection(db);
       new Reader({ db, file, port, written }).start();
-      port.postMessage({ kind: "ready" } satisfies WriterReport);
+      port.postMessage({ kind: "ready", logDamage: undefined } satisfies WriterReport);
     } catch (error) {
       port.postMessage(cannotOpen(error, file));
       port.close();

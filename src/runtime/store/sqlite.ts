@@ -49,6 +49,8 @@ export type SqliteStoreOptions = {
 
 /** A journal of SQLite can also look at itself. */
 export type SqliteStore = RunStore & {
+  /** Set when the log that a crash left behind was damaged: what is lost, and where its copy is. To be told to a person. */
+  readonly logDamage: string | undefined;
   /** What SQLite finds wrong with the file itself; empty where nothing is. Reads the whole file. */
   integrity(): Promise<readonly string[]>;
   /** Rewrites the file without its unused pages: it needs as much room again for a while, and commits wait. */
@@ -78,8 +80,9 @@ export async function openSqliteStore(options: SqliteStoreOptions): Promise<Sqli
   const written = new Int32Array(new SharedArrayBuffer(4));
   const writer = startThread({ role: "writer", file, written });
   const reader = startThread({ role: "reader", file, written });
+  let logDamage: string | undefined;
   try {
-    await ready(writer, file);
+    logDamage = await ready(writer, file);
     reader.port.postMessage("open");
     await ready(reader, file);
   } catch (error) {
@@ -87,12 +90,13 @@ export async function openSqliteStore(options: SqliteStoreOptions): Promise<Sqli
     await Promise.all([ended(writer.worker), reader.worker.terminate()]);
     throw error;
   }
-  return new Journal({ ...options, file }, writer, reader);
+  return new Journal({ ...options, file }, writer, reader, logDamage);
 }
 
 type Thread = { readonly worker: Worker; readonly port: MessagePort };
 
-function ready({ worker, port }: Thread, file: string): Promise<void> {
+/** @returns the damage of the log, where there is one. */
+function ready({ worker, port }: Thread, file: string): Promise<string | undefined> {
   return new Promise((resolve, reject) => {
     // The thread's end without a word is awaited too, so there is no bound in time: the disk decides how long it takes.
     const broken = (reason: unknown): void => {
@@ -106,7 +110,7 @@ function ready({ worker, port }: Thread, file: string): Promise<void> {
       worker.off("error", broken);
       worker.off("exit", broken);
       if (report.kind === "cannot-open") reject(new StoreError(report.code, report.message));
-      else resolve();
+      else resolve(report.kind === "ready" ? report.logDamage : undefined);
     });
   });
 }
@@ -129,6 +133,7 @@ type Waiting = { readonly bytes: number; readonly records: number; readonly reso
 type Asking = { readonly resolve: (value: never) => void; readonly reject: (error: Error) => void };
 
 class Journal implements SqliteStore {
+  readonly logDamage: string | undefined;
   readonly #options: SqliteStoreOptions;
   readonly #writer: Thread;
   readonly #reader: Thread;
@@ -143,7 +148,8 @@ class Journal implements SqliteStore {
   #health: StoreHealth = { state: "ok" };
   #closing: Promise<void> | undefined;
 
-  constructor(options: SqliteStoreOptions, writer: Thread, reader: Thread) {
+  constructor(options: SqliteStoreOptions, writer: Thread, reader: Thread, logDamage: string | undefined) {
+    this.logDamage = logDamage;
     this.#options = options;
     this.#writer = writer;
     this.#reader = reader;
