@@ -6,11 +6,14 @@ import { tmpdir } from "node:os";
 import path from "node:path";
 import { createInterface } from "node:readline";
 import { DatabaseSync } from "node:sqlite";
-import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 import type { StoredRun } from "../../src/runtime/store/port.ts";
 import { prepareConnection } from "../../src/runtime/store/sqlite-schema.ts";
 import { openSqliteStore, type SqliteStore } from "../../src/runtime/store/sqlite.ts";
 import { collect, ended, record, row, spawn } from "./store-conformance.ts";
+
+// Processes and syncs of the disk take long on a busy machine.
+vi.setConfig({ testTimeout: 90_000 });
 
 const CHILD = path.join(import.meta.dirname, "store-child.ts");
 
@@ -122,7 +125,7 @@ test("after kill -9 in the middle of writing nothing that was acknowledged is mi
     expect(missing).toEqual([]);
     await store.close();
   }
-}, 120_000);
+});
 
 describe("a damaged file", () => {
   /** Twenty commits that are still in the log alone: as the file was before them, and the log after. */
@@ -185,7 +188,7 @@ describe("a damaged file", () => {
     }
     expect(shortest).toBe(1);
     expect(await openCopy("whole", db, log)).toEqual({ runs: whole, logDamage: undefined });
-  }, 60_000);
+  });
 
   test("whose log has a flipped bit never gives back a wrong record, and says what is lost, with a copy of the log", async () => {
     const { db, log, whole } = await withLog();
@@ -208,7 +211,7 @@ describe("a damaged file", () => {
       expect(readFileSync(copy).equals(bytes)).toBe(true);
     }
     expect(told).toBeGreaterThan(10);
-  }, 60_000);
+  });
 
   test("with a flipped bit anywhere names what is damaged, or cannot be opened, and never gives back a wrong record", async () => {
     const store = await openStore();
@@ -247,7 +250,7 @@ describe("a damaged file", () => {
       if (!complete && found?.every((run) => run.damage === undefined) !== false) expect(complaints).not.toEqual([]);
     }
     expect(noticed).toBeGreaterThan(10);
-  }, 60_000);
+  });
 
   test("has its damage named by run and sequence", async () => {
     const store = await openStore();

@@ -1,8 +1,12 @@
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import path from "node:path";
+import { vi } from "vitest";
 import { openSqliteStore } from "../../src/runtime/store/sqlite.ts";
 import { storeConformance } from "./store-conformance.ts";
+
+// Syncs of the disk take long on a busy machine.
+vi.setConfig({ testTimeout: 60_000 });
 
 const folders: string[] = [];
 const files = new WeakMap<object, string>();
