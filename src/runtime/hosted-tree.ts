@@ -3,7 +3,8 @@
  *
  * H1: nothing that a step decided is done, or shown to anybody, before its records are durable.
  * H2: what is done for a run is what its durable state wants; it ends when that state no longer wants it.
- * H3: when the store could not write a step, the tree is given up here and read again from the store.
+ * H3: when nobody knows whether the store wrote a step, the tree is given up here and read again from the store.
+ * H4: the commits of a tree go to the store one after the other.
  */
 import type { Clock } from "../base/clock.ts";
 import {
@@ -53,6 +54,9 @@ export type TreeDeps = {
 
 /** Timers of Node hold 31 bits of milliseconds. */
 const TIMER_MS_MAX = 3_600_000;
+
+const MAY_BE_TRIED_AGAIN: ReadonlySet<string> = new Set(["disk-full", "disk-error", "queue-full"]);
+const APPEND_AGAIN_MS = 1_000;
 
 /** A step that was taken, but is not written. */
 export type Staged = {
@@ -178,12 +182,32 @@ export class HostedTree {
       return Promise.resolve(true);
     }
     const staged = this.#stage(entries);
-    const write = this.#deps.store.append(staged.changes).then((outcome) => {
+    return this.follow((write) => write(staged.changes)).then((outcome) => {
       staged.settle(outcome);
       return outcome.kind === "durable";
     });
-    this.#lastWrite = write;
-    return write;
+  }
+
+  /** H4: hands a commit to the store behind all commits of this tree that came before. */
+  follow(write: (append: (changes: readonly RunChange[]) => Promise<AppendOutcome>) => Promise<AppendOutcome>) {
+    const outcome = this.#lastWrite.then(() => write((changes) => this.#append(changes)));
+    this.#lastWrite = outcome;
+    return outcome;
+  }
+
+  /** Tries again what the store could not take; a full disk is waited for in the store itself. */
+  async #append(changes: readonly RunChange[]): Promise<AppendOutcome> {
+    const { store, clock, log } = this.#deps;
+    for (;;) {
+      if (this.gone) return { kind: "unavailable", why: "closed", message: "the tree was given up" };
+      const outcome = await store.append(changes);
+      const again = outcome.kind === "unavailable" && MAY_BE_TRIED_AGAIN.has(outcome.why);
+      if (!again) return outcome;
+      log("warn", "journal-commit-tried-again", { root: this.tree.root, why: outcome.why });
+      await new Promise<void>((resolve) => {
+        clock.after(APPEND_AGAIN_MS, resolve);
+      });
+    }
   }
 
   #stage(entries: readonly Entry[]): Staged {

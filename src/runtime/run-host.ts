@@ -25,7 +25,7 @@ import { HostedTree, type Staged, type Work } from "./hosted-tree.ts";
 import type { ModelClient } from "./model-client.ts";
 import { viewOf, type RunView } from "./run-view.ts";
 import { beginWork, partialOfWork } from "./run-work.ts";
-import type { RunEntry, RunStore, StoredRun } from "./store/port.ts";
+import type { AppendOutcome, RunEntry, RunStore, StoredRun } from "./store/port.ts";
 import type { ToolServers } from "./tool-servers/port.ts";
 
 export type RunHostOptions = {
@@ -144,10 +144,8 @@ export class RunHost {
       }
     }
     const staged = spawns.map((spawn) => this.#stage(spawn, trees));
-    // Where live runs share the commit it has to wait for a disk that fills this very moment: they must not be undone.
-    const whenFull = parents.length > 0 ? "wait" : "refuse";
-    const changes = staged.flatMap(({ step }) => step.changes);
-    const outcome = await store.append(mergeChanges(changes), { whenFull });
+    const changes = mergeChanges(staged.flatMap(({ step }) => step.changes));
+    const outcome = await this.#append(changes, [...trees.values()]);
     if (outcome.kind === "durable") {
       for (const { tree } of staged) this.#keep(tree);
       for (const { step } of staged) step.settle(outcome);
@@ -161,6 +159,19 @@ export class RunHost {
       return { kind: "key-taken", handle: outcome.found };
     }
     return { kind: "unavailable", message: outcome.message };
+  }
+
+  /** Behind all commits of the trees that get a child; those wait for the disk, since their live runs cannot be undone. */
+  #append(changes: Staged["changes"], trees: readonly HostedTree[]): Promise<AppendOutcome> {
+    const [first, ...others] = new Set(trees);
+    if (first === undefined) return this.#options.store.append(changes, { whenFull: "refuse" });
+    const before = Promise.all(others.map((tree) => tree.written()));
+    const write = first.follow(async (append) => {
+      await before;
+      return append(changes);
+    });
+    for (const tree of others) void tree.follow(() => write); // Its outcome is the caller's.
+    return write;
   }
 
   #stage(

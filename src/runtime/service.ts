@@ -13,7 +13,6 @@ import { classify, type ClassifyOptions } from "./classify.ts";
 import { fromCounters, type RowDetail } from "./commit.ts";
 import type { HostedTree } from "./hosted-tree.ts";
 import type { ModelClient } from "./model-client.ts";
-import { startRetention } from "./retention.ts";
 import { RunHost, type Found } from "./run-host.ts";
 import type {
   ApprovalAnswer,
@@ -30,6 +29,7 @@ import type {
 import { budgetView, type RunView } from "./run-view.ts";
 import { refused, Spawner } from "./spawning.ts";
 import type { RunEntry, RunStore } from "./store/port.ts";
+import { keepTidy } from "./store/retention.ts";
 import type { ToolServers } from "./tool-servers/port.ts";
 
 export type RuntimeOptions = {
@@ -79,7 +79,14 @@ export function createRuntime(options: RuntimeOptions): Runtime {
       const { live, damaged } = await host.start();
       phase = "open";
       log("info", "runs-taken-over", { live, damaged });
-      stopRetention = startRetention({ store, clock, wallMs, log, keepFinishedMs: options.keepFinishedMs });
+      stopRetention = keepTidy({
+        store,
+        clock,
+        wallMs,
+        keepFinishedMs: options.keepFinishedMs,
+        onFault: (error) => log("error", "retention-failed", { error: String(error) }),
+        onSwept: (runs) => log("info", "ended-runs-deleted", { runs }),
+      });
     },
     ready() {
       if (phase !== "open") return { ready: false, reason: phase };
