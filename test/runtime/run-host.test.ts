@@ -108,8 +108,8 @@ describe("whose run it is", () => {
     const world = await bench();
     const first = await spawnOne(world);
     world.clock.advance(5);
-    const [second] = ((await world.service.spawn({ ...ANN, session: "s2" }, [{ task: "t" }])) as { handles: string[] })
-      .handles;
+    const spawned = await world.service.spawn({ ...ANN, session: "s2" }, [{ task: "t" }]);
+    const second = spawned.kind === "spawned" ? spawned.handles[0] : undefined;
     const next = await world.restart();
     const handles = async (mine: boolean) =>
       (await next.service.list(ANN, { mine, limit: 50 })).runs.map(({ handle }) => handle);
