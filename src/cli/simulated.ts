@@ -29,6 +29,7 @@ export function endpointOfUrl(name: string, url: string): EndpointEntry {
     speaks: "auto",
     backpressure: "auto",
     splice: true,
+    lastTurn: "by-engine",
     classifyPath: "auto",
     labels: [],
     forwardHeaders: [],

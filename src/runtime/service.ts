@@ -43,6 +43,9 @@ export type RuntimeOptions = {
   /** Generative models in the order of the config, as far as they are known. */
   readonly modelOrder: () => readonly string[];
   readonly lastTurnOf: RunRules["lastTurnOf"];
+  /** Tool calls and longest answer of a run that names none. */
+  readonly maxToolCalls: number;
+  readonly maxTokens: number;
   readonly maxDepth: number;
   readonly maxChildren: number;
   readonly approvalExpireMs: number;
@@ -69,7 +72,8 @@ export function createRuntime(options: RuntimeOptions): Runtime {
   const rules = { approvalExpireMs, lastTurnOf };
   const host = new RunHost({ store, model, tools, clock, wallMs, log, rules, maxDepth, maxChildren });
   const defaultModel = (): ReturnType<typeof chooseModel> => chooseModel(options);
-  const spawner = new Spawner({ host, store, tools, defaultModel });
+  const { maxToolCalls, maxTokens } = options;
+  const spawner = new Spawner({ host, store, tools, maxToolCalls, maxTokens, defaultModel });
   let phase: "starting" | "open" | "draining" | "closed" = "starting";
   let stopRetention: () => void = () => undefined;
 

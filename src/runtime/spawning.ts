@@ -12,12 +12,13 @@ export type SpawnerOptions = {
   readonly host: RunHost;
   readonly store: RunStore;
   readonly tools: ToolServers;
+  /** Of a run that names none. */
+  readonly maxToolCalls: number;
+  readonly maxTokens: number;
   /** The model of a run that names none; a text when there is none to choose. */
   readonly defaultModel: () => Promise<{ readonly model: string } | { readonly problem: string }>;
 };
 
-const MAX_TOOL_CALLS = 8;
-const MAX_TOKENS = 256;
 /** An equal `run` within this long is the repeat of one whose answer was lost. */
 const SAME_RUN_MS = 10_000;
 
@@ -132,7 +133,7 @@ export class Spawner {
       const [argument, name] = unknown.length > 0 ? ["tools", unknown[0]] : ["approveTools", unknownAsks[0]];
       return refused(`${argument}: no tool is called '${name}'; the tool \`tools\` lists them`);
     }
-    const maxToolCalls = spec.maxToolCalls ?? MAX_TOOL_CALLS;
+    const maxToolCalls = spec.maxToolCalls ?? this.#options.maxToolCalls;
     const used = maxToolCalls === 0 ? [] : tools;
     return {
       task: spec.task,
@@ -142,7 +143,7 @@ export class Spawner {
       maxToolCalls,
       tools: used,
       toolsBytes: used.length === 0 ? 0 : Buffer.byteLength(JSON.stringify(functionsOf(used, offered)), "utf8"),
-      maxTokens: spec.maxTokens ?? MAX_TOKENS,
+      maxTokens: spec.maxTokens ?? this.#options.maxTokens,
       parallelToolCalls: spec.parallelToolCalls ?? false,
       approveTools: spec.approveTools ?? [],
       limits: { tokens: spec.budgetTokens, toolCalls: spec.budgetToolCalls, seconds: spec.budgetSeconds },

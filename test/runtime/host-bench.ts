@@ -107,6 +107,8 @@ async function started(
     defaultModel: "m",
     modelOrder: () => [],
     lastTurnOf: () => "none",
+    maxToolCalls: 8,
+    maxTokens: 256,
     maxDepth: 3,
     maxChildren: 64,
     approvalExpireMs: 86_400_000,

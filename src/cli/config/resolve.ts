@@ -91,6 +91,11 @@ export function limitsOf(config: Config): Limits {
   };
 }
 
+/** What the runtime shows the dataplane. */
+export function runtimeTokenOf(config: Config): string | undefined {
+  return config.runtime.serviceToken ?? serviceTokenOf(config);
+}
+
 /** What our own services show one another: the service token, else the single one. */
 export function serviceTokenOf(config: Config): string | undefined {
   return config.serviceToken ?? config.token;

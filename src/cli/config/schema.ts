@@ -90,6 +90,12 @@ const endpoint = z.strictObject({
       "`hold`: its 429 and 503 are held again; `pass`: they reach the client; `auto`: hold where load is read.",
     ),
   splice: z.boolean().default(true).describe("Byte edits of the request body (stream_options.include_usage)."),
+  lastTurn: z
+    .enum(["by-engine", "none", "auto"])
+    .default("by-engine")
+    .describe(
+      "How a sub-agent's last turn is told that no calls are left: `none` by tool_choice, `auto` by words in the last tool result.",
+    ),
   classifyPath: z
     .union([z.literal("auto"), z.string().regex(/^\//, "must be a path that begins with /")])
     .default("auto")
@@ -117,6 +123,11 @@ const group = <Shape extends z.core.$ZodLooseShape>(shape: Shape, about: string)
 
 export const configSchema = z.strictObject({
   listen: address("127.0.0.1:7700", "Address of `luftpause up`: proxy, status and metrics on one port."),
+  stateDir: z
+    .string()
+    .min(1)
+    .default("./state")
+    .describe("Directory of the runtime's journal, the only state that is kept."),
   policy: z.enum(["classic"]).default("classic").describe("Scheduling policy."),
   capRelease: z
     .enum(["step", "at-once"])
@@ -225,6 +236,44 @@ export const configSchema = z.strictObject({
       linkRetryMs: positive(DEFAULTS.linkRetryMs, "Reconnecting to the scheduler, asking again for a turn."),
     },
     "The dataplane.",
+  ),
+  runtime: group(
+    {
+      listen: address("127.0.0.1:7000", "Separate service: address of MCP, status and metrics."),
+      dataplane: httpUrl("Separate service: where its dataplane is, without /v1.").default("http://127.0.0.1:8080"),
+      defaultModel: z
+        .string()
+        .min(1)
+        .nullable()
+        .default(null)
+        .describe(
+          "Model of a sub-agent that names none; null: the only one, else the first generative one of the config.",
+        ),
+      maxToolCalls: count(8, "Tool calls of a sub-agent that names no bound; 0: no tools."),
+      maxTokens: count(256, "Longest answer of one of its turns; 0: the engine's own."),
+      maxDepth: positive(3, "Levels of a run tree."),
+      maxChildren: positive(64, "Children of one run."),
+      keepFinishedDays: positive(7, "A run that has ended is kept this long."),
+      turnTimeoutSeconds: positive(600, "One attempt of a turn ends after this long, counted from its admission."),
+      turnSilenceSeconds: positive(
+        60,
+        "A turn without any byte for this long, before the first one of its answer, is withdrawn and asked again.",
+      ),
+      serviceToken: secret("Token of the runtime towards the dataplane; null: the serviceToken above, else the token.")
+        .nullable()
+        .default(null),
+      requestStateKey: secret("Key of the requestState of MCP; null: made once and kept in the journal.")
+        .nullable()
+        .default(null),
+      approvals: group(
+        {
+          humanMinMs: count(1_000, "A decline that comes sooner is nobody's answer; 0 trusts instant declines."),
+          expireSeconds: positive(86_400, "An approval that nobody answers is refused after this long."),
+        },
+        "Approvals of tool calls by a person.",
+      ),
+    },
+    "The runtime: durable sub-agents over MCP.",
   ),
   metrics: group({ public: z.boolean().default(false).describe("Opens /metrics without a token.") }, "Metrics."),
   logs: group(
