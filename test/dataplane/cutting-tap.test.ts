@@ -34,6 +34,8 @@ const USAGE_EVENTS: { readonly [name: string]: RegExp } = {
   "sglang-reasoning.sse": /data: \{.*"choices":\[\],.*\n\n/,
   "sglang-tools.sse": /data: \{.*"choices":\[\],.*\n\n/,
   "vllm-continuous-usage.sse": /data: \{.*"choices":\[\],.*\n\n/,
+  "vllm-recorded-text.sse": /data: \{.*"choices":\[\],.*\n\n/,
+  "vllm-recorded-tools.sse": /data: \{.*"choices":\[\],.*\n\n/,
   "vllm-tools.sse": /data: \{.*"choices":\[\],.*\n\n/,
 };
 

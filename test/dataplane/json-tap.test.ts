@@ -32,6 +32,24 @@ const EXPECTED: { readonly [name: string]: Found } = {
     responseId: "chatcmpl-PSrQbYuNvGOulXK0K2JEBbrPS6zmgBAJ",
     skipped: 0,
   },
+  // A named tool: there are calls, although the reason is "stop".
+  "vllm-recorded-named.json": {
+    started: true,
+    failed: false,
+    terminal: true,
+    finishReason: "stop",
+    usage: { promptTokens: 265, completionTokens: 85, cachedTokens: 256 },
+    toolCalls: [
+      {
+        choice: 0,
+        id: "chatcmpl-tool-84fd8642453f6e70",
+        name: "get_weather",
+        arguments: '{"city": "Paris", "celsius": true}',
+      },
+    ],
+    responseId: "chatcmpl-b2ec9fe9abf660ea",
+    skipped: 0,
+  },
 };
 
 /** An answer of more than a mebibyte, with what says something in front of, within and behind the bulk of it. */

@@ -117,6 +117,21 @@ export const EXPECTED: { readonly [name: string]: Found } = {
     responseId: "chatcmpl-9f1c0d8e7b6a4f53a2",
   },
   "vllm-error.sse": { ...ANSWER, failed: true, finishReason: undefined, responseId: "chatcmpl-9f1c0d8e7b6a4f53a2" },
+  "vllm-recorded-text.sse": {
+    ...ANSWER,
+    finishReason: "length",
+    usage: { promptTokens: 62, completionTokens: 12, cachedTokens: 0 },
+    responseId: "chatcmpl-98cb40ba31d81e73",
+  },
+  "vllm-recorded-tools.sse": {
+    ...ANSWER,
+    finishReason: "tool_calls",
+    usage: { promptTokens: 265, completionTokens: 85, cachedTokens: 256 },
+    toolCalls: [
+      call("chatcmpl-tool-aed33797ea3ae15f", "get_weather", '{"city":\r"Paris"\t\n\n,\n "celsius": true \n\t\r}'),
+    ],
+    responseId: "chatcmpl-a5638050aa1f663b",
+  },
   "vllm-tools.sse": {
     ...ANSWER,
     finishReason: "tool_calls",
