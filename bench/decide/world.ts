@@ -96,7 +96,15 @@ export class World {
     for (let at = 0; at < this.size.replicas; at += 1) yield this.#probe(at);
     for (let at = 0; at < DATAPLANES; at += 1) {
       const runs = this.#runs.filter((run) => run.index % DATAPLANES === at).map((run) => this.#report(run));
-      yield { type: "dataplane-linked", nowMs: 0, dataplane: dataplaneName(at), runs, flights: [], keys: [] };
+      yield {
+        type: "dataplane-linked",
+        nowMs: 0,
+        dataplane: dataplaneName(at),
+        runs,
+        flights: [],
+        keys: [],
+        models: [],
+      };
     }
   }
 

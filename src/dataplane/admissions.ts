@@ -18,6 +18,7 @@ import {
   type FailureReason,
   type FlightReport,
   type IdentityKey,
+  type ModelReport,
   type ReplicaView,
   type RunSource,
   type RunView,
@@ -99,6 +100,8 @@ export class Admissions {
   readonly #unanswered = new Set<LinkedTurn>();
   readonly #queries = new Map<number, Query>();
   #queryCount = 0;
+  /** What the scheduler last said of the models: handed over to one that starts again, which may not see them. */
+  #models: readonly ModelReport[] = [];
   #endedAway: { readonly run: RunId; readonly principal: PrincipalId }[] = [];
   #synced = false;
   #saidHello = false;
@@ -252,7 +255,8 @@ export class Admissions {
     const keys = this.#ledger?.keyReports(nowMs) ?? [];
     const { dataplane, log } = this.#options;
     log("info", "scheduler-linked", { runs: runs.length, flights: flights.length, keys: keys.length });
-    this.#port.send({ type: "hello", protocol: LINK_PROTOCOL, dataplane, runs, flights, keys }); // A2
+    const models = this.#models;
+    this.#port.send({ type: "hello", protocol: LINK_PROTOCOL, dataplane, runs, flights, keys, models }); // A2
     const endedAway = this.#endedAway;
     this.#endedAway = [];
     for (const { run, principal } of endedAway) this.#port.send({ type: "run-ended", run, principal });
@@ -277,6 +281,7 @@ export class Admissions {
         this.#synced = true;
         return;
       case "pool":
+        this.#models = message.replicas.map(({ replica, models }) => ({ replica, models }));
         this.#options.onPool(message.replicas);
         return;
       case "drain":

@@ -163,10 +163,19 @@ export class AuxiliaryRequest implements EngineHandler {
     return { code: "overloaded", message: `requests that are held already take ${heldBodies.bytes} bytes` };
   }
 
-  /** A model stays known while an endpoint has it, healthy or not. */
+  /** A model stays known while an endpoint has it, healthy or not. One that was not asked yet may have it. */
   #isKnown(): boolean {
-    for (const replica of this.#host.pool.all()) if (this.#serves(replica)) return true;
+    for (const replica of this.#host.pool.all()) {
+      if (this.#serves(replica) || (replica.view?.probed !== true && this.#mayServe(replica))) return true;
+    }
     return false;
+  }
+
+  /** Of an endpoint whose models or APIs nobody knows yet. */
+  #mayServe({ config }: Replica): boolean {
+    if (config.models.length > 0 && !config.models.includes(this.#model)) return false;
+    if (this.#api === "classify") return config.kind === "single-pass";
+    return config.speaks === "auto" || config.speaks.includes(this.#api);
   }
 
   *#candidates(): Iterable<Replica> {
@@ -190,6 +199,10 @@ export class AuxiliaryRequest implements EngineHandler {
   }
 
   #timedOut(): void {
+    if (!this.#isKnown()) {
+      this.#fail({ code: "model_not_found", message: this.#unknownText() });
+      return;
+    }
     const seconds = this.#host.limits.auxiliaryWaitMs / 1000;
     const healthy = [...this.#candidates()].length > 0;
     this.#fail(

@@ -179,8 +179,8 @@ export function createScheduler(options: SchedulerOptions): Scheduler {
           if (dataplane !== message.dataplane) lost();
           dataplane = message.dataplane;
           sinks.set(dataplane, sink);
-          const { runs, flights, keys } = message;
-          feed({ type: "dataplane-linked", dataplane, runs, flights, keys, nowMs });
+          const { runs, flights, keys, models } = message;
+          feed({ type: "dataplane-linked", dataplane, runs, flights, keys, models, nowMs });
           log("info", "dataplane-linked", { dataplane, runs: runs.length, flights: flights.length });
           sink.send({ type: "welcome", protocol: LINK_PROTOCOL });
           sink.send({ type: "pool", replicas: replicaViews(state) });

@@ -38,6 +38,7 @@ type FrozenReplica = {
   readonly order: number;
   readonly configured: boolean;
   readonly healthy: boolean;
+  readonly probed: boolean;
   readonly engine: EngineKind;
   readonly models: readonly string[];
   readonly speaks?: readonly WireApi[];

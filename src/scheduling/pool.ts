@@ -51,6 +51,7 @@ function remove(step: Step, replica: Replica): void {
   const { state } = step;
   replica.configured = false;
   replica.healthy = false;
+  replica.probed = false;
   replica.load = undefined;
   replica.loadFailures = 0;
   step.policy.onLoadLost(replica);

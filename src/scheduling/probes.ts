@@ -15,10 +15,12 @@ export function probeReplica(step: Step, event: Probed): void {
   if (event.engine !== undefined) replica.engine = event.engine;
   const servesOther = learn(state, replica, event);
   const flipped = replica.healthy !== event.healthy;
+  const first = !replica.probed;
   replica.healthy = event.healthy;
+  replica.probed = true;
   if (event.healthy) takeLoad(step, replica, event);
   else loadFailed(step, replica);
-  if (servesOther) rejectOrphans(step);
+  if (servesOther || first) rejectOrphans(step);
   if (flipped || servesOther || event.replaced) regroupAll(step);
   state.dirty.add(replica);
 }

@@ -89,6 +89,7 @@ function whyNever(
 ): { readonly code: ErrorCode; readonly message: string } | undefined {
   const known = state.knownModels.get(asked.model);
   if (known === undefined) {
+    if (mayStillAppear(state)) return undefined;
     return { code: "model_not_found", message: `no Generative replica serves model '${asked.model}'` };
   }
   for (const replica of known) if (maySpeak(replica, asked.api)) return undefined;
@@ -97,6 +98,14 @@ function whyNever(
     code: "route_unknown",
     message: `no replica of model '${asked.model}' speaks ${asked.api}: ${names.join("; ")}; see \`speaks\` of the endpoint`,
   };
+}
+
+/** After a start or a reload: an endpoint that names its models itself has not been asked yet. Its first probe decides. */
+function mayStillAppear(state: SchedulerState): boolean {
+  for (const { configured, probed, config } of state.replicas.values()) {
+    if (configured && !probed && config.kind === "generative" && config.models.length === 0) return true;
+  }
+  return false;
 }
 
 /** Held turns that nothing in the pool can ever serve would be held for ever: after models, APIs or the pool changed. */

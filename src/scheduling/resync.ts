@@ -5,7 +5,9 @@
  */
 import type { FlightReport, RunReport } from "../wire/admission.ts";
 import { addTurn, createRun, drop, fly, recount, regroup, reviewRoom, setReplica, type Step } from "./book.ts";
+import { regroupAll } from "./probes.ts";
 import { remember, sortKeys } from "./recognition.ts";
+import { knowModels, linkServices } from "./services.ts";
 import {
   callerFor,
   createReplica,
@@ -32,6 +34,7 @@ export function linkDataplane(step: Step, event: Linked): void {
     // Held ones are asked for again; one in flight that is not reported has ended meanwhile.
     if (turn.state !== "flight" || reported.get(turn.id)?.replica !== turn.replica?.config.replica) drop(step, turn);
   }
+  takeModels(step, event.models);
   for (const report of event.runs) takeRun(step, report);
   for (const report of event.flights) takeFlight(step, dataplane, report);
   for (const report of event.keys) {
@@ -44,6 +47,24 @@ export function linkDataplane(step: Step, event: Linked): void {
   state.expiry.sort((a, b) => a.lastMs - b.lastMs);
   state.room.sort((a, b) => a.pausedMs - b.pausedMs);
   sortKeys(state.recognition);
+}
+
+/** Models that were seen stay known over a restart, though their engine may not answer just now (spec 2, models). */
+function takeModels(step: Step, reports: Linked["models"]): void {
+  const { state } = step;
+  let learned = false;
+  for (const { replica: id, models } of reports) {
+    const replica = state.replicas.get(id);
+    // What a probe has found here is newer.
+    if (replica?.configured !== true || replica.config.models.length > 0 || replica.models.length > 0) continue;
+    replica.models = models;
+    knowModels(state, replica);
+    state.dirty.add(replica);
+    learned = true;
+  }
+  if (!learned) return;
+  linkServices(state);
+  regroupAll(step);
 }
 
 function takeRun(step: Step, report: RunReport): void {

@@ -198,6 +198,7 @@ export function replicaViews(state: SchedulerState): ReplicaView[] {
       kind: replica.config.kind,
       engine: replica.engine,
       healthy: replica.healthy,
+      probed: replica.probed,
       models: replica.models,
       speaks: replica.speaks ?? ["chat"],
       reportsLoad: reportsLoad(replica),

@@ -44,6 +44,8 @@ export type Replica = {
   /** Still in the config. A replica that left is kept only by the turns in flight there. */
   configured: boolean;
   healthy: boolean;
+  /** A probe of it has ended, well or not, since it was configured. Before, nobody can say which models it has. */
+  probed: boolean;
   engine: EngineKind;
   models: readonly string[];
   /** Undefined until learned: then it serves chat only. */
@@ -349,6 +351,7 @@ export function createReplica(
     order,
     configured: true,
     healthy: false,
+    probed: false,
     engine: "unknown",
     models: config.models,
     speaks: config.speaks,

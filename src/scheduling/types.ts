@@ -8,6 +8,7 @@ import type {
   FlightReport,
   IdentityKey,
   KeyReport,
+  ModelReport,
   RunReport,
   RunSource,
   ServiceClass,
@@ -108,6 +109,7 @@ export type SchedulerEvent = { readonly nowMs: number } &
         readonly runs: readonly RunReport[];
         readonly flights: readonly FlightReport[];
         readonly keys: readonly KeyReport[];
+        readonly models: readonly ModelReport[];
       }
     | { readonly type: "dataplane-lost"; readonly dataplane: DataplaneId }
     | {

@@ -110,6 +110,9 @@ export type TurnRequest = {
   readonly traceparent?: string;
 };
 
+/** What a replica was last seen to serve. */
+export type ModelReport = { readonly replica: ReplicaId; readonly models: readonly string[] };
+
 /** How a turn failed, as far as scheduling cares. */
 export type FailureReason =
   | "client-left"
@@ -128,6 +131,7 @@ export type DataplaneMessage =
       readonly runs: readonly RunReport[];
       readonly flights: readonly FlightReport[];
       readonly keys: readonly KeyReport[];
+      readonly models: readonly ModelReport[];
     }
   | TurnRequest
   /** The client left, or its deadline was answered, while the turn was held. */
@@ -162,6 +166,8 @@ export type ReplicaView = {
   readonly kind: ReplicaKind;
   readonly engine: EngineKind;
   readonly healthy: boolean;
+  /** A probe of it has ended: before, nothing is known of the models and APIs that it has. */
+  readonly probed: boolean;
   readonly models: readonly string[];
   readonly speaks: readonly WireApi[];
   /** A load signal is read: back-pressure is held by default. */

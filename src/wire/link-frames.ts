@@ -8,6 +8,7 @@ import type {
   FlightReport,
   IdentityKey,
   KeyReport,
+  ModelReport,
   ReplicaView,
   RunReport,
   RunView,
@@ -79,6 +80,7 @@ const flightReport = record<FlightReport>({
   ageMs: count,
 });
 const keyReport = record<KeyReport>({ run: text, principal: text, keys: identityKeys, ageMs: count });
+const modelReport = record<ModelReport>({ replica: text, models: list(text) });
 const usage = record<Usage>({
   promptTokens: optional(count),
   completionTokens: optional(count),
@@ -101,6 +103,7 @@ const FROM_DATAPLANE: { readonly [Type in DataplaneMessage["type"]]: Check } = {
     runs: list(runReport),
     flights: list(flightReport),
     keys: list(keyReport),
+    models: list(modelReport),
   }),
   requested: says<"requested">({
     turn: text,
@@ -141,6 +144,7 @@ const replicaView = record<ReplicaView>({
   kind: oneOf("generative", "single-pass"),
   engine: text,
   healthy: flag,
+  probed: flag,
   models: list(text),
   speaks: list(text),
   reportsLoad: flag,

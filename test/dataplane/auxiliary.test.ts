@@ -90,6 +90,26 @@ describe("embeddings", () => {
     expect((await waiting.answer).status).toBe(200);
   });
 
+  it("wait while an endpoint was not asked yet what it has, and are 404 once it is known that none has the model", async () => {
+    const { world, a } = await embeddings();
+    const typo = world.send({ path: "/v1/embeddings", body: { model: "x", input: "" } });
+    expectError(await typo.answer, { status: 404, code: "model_not_found", type: "not_found_error" });
+    world.pool([
+      { models: [], healthy: false, probed: false },
+      { replica: asReplicaId("b"), models: [], healthy: false, probed: false },
+    ]);
+    const early = embed(world);
+    await until("it waits", () => world.clock.timerCount === 3);
+    const lost = world.send({ path: "/v1/embeddings", body: { model: "x", input: "" } });
+    await until("both wait", () => world.clock.timerCount === 4);
+    world.pool([{ models: ["e"] }, { replica: asReplicaId("b"), models: [] }]);
+    await until("it goes", () => a.requests.length === 1);
+    a.replies[0]?.whole(200, {}, "{}");
+    expect((await early.answer).status).toBe(200);
+    world.clock.advance(DEFAULTS.auxiliaryWaitMs);
+    expectError(await lost.answer, { status: 404, code: "model_not_found", type: "not_found_error" });
+  });
+
   it("give their place back when the client leaves, the engine fails, or the answer is an error", async () => {
     const { world, a, b } = await embeddings({ auxiliaryRequestsMax: 1 as never });
     const leaving = embed(world);

@@ -432,6 +432,7 @@ function viewOf(fields: Partial<ReplicaView> = {}): ReplicaView {
     kind: "generative",
     engine: "vllm",
     healthy: true,
+    probed: true,
     models: ["m"],
     speaks: ["chat", "completions", "embeddings"],
     reportsLoad: true,

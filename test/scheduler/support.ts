@@ -30,6 +30,7 @@ export const hello: Extract<DataplaneMessage, { readonly type: "hello" }> = {
   runs: [],
   flights: [],
   keys: [],
+  models: [],
 };
 
 export function request(turn: string, run = `run-${turn}`): TurnRequest {

@@ -55,7 +55,7 @@ const tick = (nowMs: number) => at(nowMs, { type: "ticked" });
 
 beforeEach(() => {
   state = createState(schedulingOf(config, endpointsOf(config)), 0);
-  at(0, { type: "dataplane-linked", dataplane, runs: [], flights: [], keys: [] });
+  at(0, { type: "dataplane-linked", dataplane, runs: [], flights: [], keys: [], models: [] });
   at(0, {
     type: "replica-probed",
     replica: asReplicaId("a"),

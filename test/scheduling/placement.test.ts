@@ -220,6 +220,7 @@ describe("models and APIs", () => {
 
   test("models are learned from probes, and one that was seen once stays known", () => {
     const core = new Core({ replicas: [replica("a", { models: [] })] });
+    core.probe("a", { healthy: false });
     expect(core.ask("t0")).toEqual(["t0!model_not_found"]);
     core.probe("a", { models: ["m"] });
     expect(core.ask("t1")).toEqual(["t1>a"]);
@@ -227,6 +228,33 @@ describe("models and APIs", () => {
     expect(core.ask("t2")).toEqual([]);
     expect(core.why("t2")).toBe("no healthy replica");
     expect(core.probe("a", { models: ["m", "other"] })).toEqual(["t2>a"]);
+  });
+
+  test("until every endpoint that names its models itself was probed, no model is unknown", () => {
+    const core = new Core({ replicas: [replica("a", { models: [] }), replica("b", { models: [] }), replica("c")] });
+    expect(core.ask("t1", { model: "big" })).toEqual([]);
+    expect(core.why("t1")).toBe("no healthy replica");
+    expect(core.ask("t2", { model: "typo" })).toEqual([]);
+    expect(core.probe("a", { models: ["other"] })).toEqual([]);
+    expect(core.probe("b", { models: ["big"] })).toEqual(["t2!model_not_found", "t1>b"]);
+    expect(core.ask("t3", { model: "typo" })).toEqual(["t3!model_not_found"]);
+  });
+
+  test("a first probe that fails leaves a model unknown that nobody has seen", () => {
+    const core = new Core({ replicas: [replica("a", { models: [] })] });
+    expect(core.ask("t1")).toEqual([]);
+    expect(core.probe("a", { healthy: false })).toEqual(["t1!model_not_found"]);
+  });
+
+  test("an endpoint that comes by a reload may serve any model until it was probed", () => {
+    const core = Core.up({ replicas: [replica("a")] });
+    core.feed({
+      type: "pool-configured",
+      nowMs: 0,
+      config: config({ replicas: [replica("a"), replica("b", { models: [] })] }),
+    });
+    expect(core.ask("t1", { model: "new" })).toEqual([]);
+    expect(core.probe("b", { models: ["new"] })).toEqual(["t1>b"]);
   });
 
   test("a seen model survives a reload of the config, but not the removal of its endpoint", () => {
@@ -241,7 +269,8 @@ describe("models and APIs", () => {
       });
     reload("a");
     expect(core.ask("t1", { run: "r" })).toEqual([]);
-    expect(reload("b")).toEqual(["t1!model_not_found"]);
+    expect(reload("b")).toEqual([]);
+    expect(core.probe("b", { models: ["other"] })).toEqual(["t1!model_not_found"]);
   });
 
   test("a turn goes only to a replica that speaks its API", () => {

@@ -171,6 +171,7 @@ test("after a restart runs that are paused or in flight have their places again"
       },
     ],
     keys: [],
+    models: [],
   });
   expect(fresh.state.replicas.get("a" as never)?.live.batchRuns).toBe(2);
   expect(fresh.turn("one/2", { tokens: 80_000 })).toEqual(["one/2>a"]);

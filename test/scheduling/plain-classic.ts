@@ -191,6 +191,8 @@ export class PlainClassic extends PlainRules {
 
   whyNever(model: string, api: WireApi): { code: string; message: string } | undefined {
     const known = this.replicas.filter((replica) => replica.configured && replica.everServed.includes(model));
+    const namesOwn = this.replicas.filter(({ config }) => config.kind === "generative" && config.models.length === 0);
+    if (known.length === 0 && namesOwn.some(({ configured, probed }) => configured && !probed)) return undefined;
     if (known.length === 0) {
       return { code: "model_not_found", message: `no Generative replica serves model '${model}'` };
     }
@@ -258,6 +260,7 @@ export class PlainClassic extends PlainRules {
     if (event.speaks !== undefined && replica.config.speaks === undefined) replica.speaks = event.speaks;
     knowModels(replica);
     replica.healthy = event.healthy;
+    replica.probed = true;
     if (!event.healthy || event.load?.waiting === undefined) this.loadFailed(replica);
     else replica.failures = 0;
     if (event.healthy) {
@@ -309,6 +312,7 @@ export class PlainClassic extends PlainRules {
       this.dropEngine(replica);
       replica.configured = false;
       replica.healthy = false;
+      replica.probed = false;
       replica.everServed = [];
     }
     const rows = config.replicas.map((row) => {
@@ -333,6 +337,12 @@ export class PlainClassic extends PlainRules {
     for (const turn of this.ofDataplane(event.dataplane)) {
       const report = event.flights.find((flight) => flight.turn === turn.event.turn);
       if (turn.replica === undefined || report?.replica !== turn.replica.config.replica) this.drop(turn);
+    }
+    for (const { replica: id, models } of event.models) {
+      const replica = this.replica(id);
+      if (replica?.configured !== true || replica.config.models.length > 0 || replica.models.length > 0) continue;
+      replica.models = models;
+      knowModels(replica);
     }
     for (const report of event.runs) {
       const lastMs = this.nowMs - report.quietMs;

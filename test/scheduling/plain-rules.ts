@@ -18,6 +18,7 @@ export type PlainReplica = {
   config: ReplicaConfig;
   configured: boolean;
   healthy: boolean;
+  probed: boolean;
   models: readonly string[];
   /** Every model that it was ever seen or configured to serve. */
   everServed: string[];
@@ -328,6 +329,7 @@ export function createReplica(config: ReplicaConfig): PlainReplica {
     config,
     configured: true,
     healthy: false,
+    probed: false,
     models: config.models,
     everServed: [],
     speaks: config.speaks,

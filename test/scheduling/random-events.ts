@@ -267,7 +267,11 @@ function linkFor(world: SeenWorld, { a, b, c }: Operation, nowMs: number, number
     keys: [key(at(["prefix~:k0", "tool-calls:k3"], c + index))],
     ageMs: (b % 50) * 100,
   }));
-  return linked(nowMs, dataplane, { runs, flights, keys });
+  const models = ["a", "gone", "c"].map((name, index) => ({
+    replica: asReplicaId(name),
+    models: at([[], ["m"], ["m", "x"]], b + c + index),
+  }));
+  return linked(nowMs, dataplane, { runs, flights, keys, models });
 }
 
 function requestedRun(number: number): Pick<RunReport, "run" | "principal" | "caller" | "class"> {

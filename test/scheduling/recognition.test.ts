@@ -83,7 +83,7 @@ describe("strong keys", () => {
     core.ask("t1", {});
     const dataplane = core.state.turns.get(asTurnId("t1"))!.dataplane.id;
     core.feed({ type: "dataplane-lost", nowMs: 0, dataplane });
-    core.feed({ type: "dataplane-linked", nowMs: 0, dataplane, runs: [], flights: [], keys: [] });
+    core.feed({ type: "dataplane-linked", nowMs: 0, dataplane, runs: [], flights: [], keys: [], models: [] });
     expect(recognised(core, "t1", {})).toBe("fresh-t1 new");
     expect(snapshot(core.state).runCounts.interactive).toMatchObject({ held: 1, generating: 1, idle: 0 });
   });

@@ -52,6 +52,23 @@ describe("resync after a restart of the scheduler", () => {
     expect(view(core, "idle")).toMatchObject({ phase: "idle", replica: "a", quietMs: 100 });
   });
 
+  test("a model that a dataplane saw stays known, though its engine is ill while the scheduler starts", () => {
+    const core = new Core({ replicas: [replica("a", { models: [] }), replica("b", { models: [] })] });
+    core.probe("a", { healthy: false });
+    core.probe("b", { models: ["other"] });
+    const models = [
+      { replica: asReplicaId("a"), models: ["m"] },
+      { replica: asReplicaId("b"), models: ["stale"] },
+      { replica: asReplicaId("gone"), models: ["lost"] },
+    ];
+    core.feed(linked(0, "d", { models }));
+    expect(core.ask("t1")).toEqual([]);
+    expect(core.why("t1")).toBe("no healthy replica");
+    expect(core.ask("t2", { model: "stale" })).toEqual(["t2!model_not_found"]);
+    expect(core.ask("t3", { model: "lost" })).toEqual(["t3!model_not_found"]);
+    expect(core.probe("a", { models: ["m"] })).toEqual(["t1>a"]);
+  });
+
   test("recognition goes on with the keys that dataplanes hand over", () => {
     const core = Core.up(two);
     const keys = [{ run: asRunId("r"), principal: who.principal, keys: [key("tool-calls:x")], ageMs: 5 }];

@@ -21,6 +21,7 @@ import type {
   FlightReport,
   IdentityKey,
   KeyReport,
+  ModelReport,
   RunReport,
   RunSource,
 } from "../../src/wire/admission.ts";
@@ -147,10 +148,11 @@ export function linked(
     readonly runs?: readonly RunReport[];
     readonly flights?: readonly FlightReport[];
     readonly keys?: readonly KeyReport[];
+    readonly models?: readonly ModelReport[];
   } = {},
 ): EventOf<"dataplane-linked"> {
-  const { runs = [], flights = [], keys = [] } = report;
-  return { type: "dataplane-linked", nowMs, dataplane: asDataplaneId(dataplane), runs, flights, keys };
+  const { runs = [], flights = [], keys = [], models = [] } = report;
+  return { type: "dataplane-linked", nowMs, dataplane: asDataplaneId(dataplane), runs, flights, keys, models };
 }
 
 /** `t1>a`: turn t1 was admitted to a; `t1!404`: it was refused with a code. */

@@ -25,6 +25,7 @@ const FROM_DATAPLANE: readonly Plain[] = [
     runs: [{ ...owner, phase: "paused", replica: "a", quietMs: 5, pausedMs: 5 }],
     flights: [{ ...owner, turn: "t", model: "m", api: "chat", source: "header", replica: "a", side: false, ageMs: 1 }],
     keys: [{ run: "r", principal: "p", keys, ageMs: 1 }],
+    models: [{ replica: "a", models: ["m"] }],
   },
   {
     type: "requested",
@@ -94,6 +95,7 @@ const FROM_SCHEDULER: readonly Plain[] = [
         kind: "generative",
         engine: "vllm",
         healthy: true,
+        probed: true,
         models: ["m"],
         speaks: ["chat"],
         reportsLoad: true,
@@ -153,7 +155,8 @@ describe("a message of a dataplane", () => {
     (_type, message) => {
       for (const [where, other] of spoilt(message, undefined)) {
         const { type } = message;
-        const needed = /\[\]\.run$|^\.flights\[\]\.replica$/.test(where) || (where === ".run" && type !== "requested");
+        const needed =
+          /\[\]\.run$|^\.(flights|models)\[\]\.replica$/.test(where) || (where === ".run" && type !== "requested");
         const optional = OPTIONAL.has(where.split(".").at(-1) ?? "");
         expect(isDataplaneMessage(other), where).toBe(optional && !needed);
       }
