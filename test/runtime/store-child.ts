@@ -8,7 +8,9 @@ import path from "node:path";
 import { openSqliteStore, type SqliteStore } from "../../src/runtime/store/sqlite.ts";
 import type { AppendOptions, AppendOutcome, RunChange, StoreHealth } from "../../src/runtime/store/port.ts";
 
-const [mode = "", file = ""] = process.argv.slice(2);
+export type ChildMode = "append" | "full-disk" | "short-write";
+
+const [mode = "", file = ""] = process.argv.slice(2) as [ChildMode?, string?];
 
 function say(line: object): Promise<void> {
   return new Promise((resolve) => {
@@ -92,7 +94,8 @@ async function main(): Promise<void> {
     await untilFull(store, () => rmSync(ballast));
   }
   if (mode === "short-write") {
-    await untilFull(store, () => execFileSync("prlimit", ["--pid", String(process.pid), "--fsize=unlimited"]));
+    const [program, ...args] = ["prlimit", "--pid", String(process.pid), "--fsize=unlimited"];
+    await untilFull(store, () => execFileSync(program, args));
   }
   await store.close();
   await say({ closed: true });

@@ -10,6 +10,7 @@ import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 import type { StoredRun } from "../../src/runtime/store/port.ts";
 import { prepareConnection } from "../../src/runtime/store/sqlite-schema.ts";
 import { openSqliteStore, type SqliteStore } from "../../src/runtime/store/sqlite.ts";
+import type { ChildMode } from "./store-child.ts";
 import { collect, ended, record, row, spawn } from "./store-conformance.ts";
 
 // Processes and syncs of the disk take long on a busy machine.
@@ -43,7 +44,7 @@ type Line = { readonly [name: string]: unknown };
 
 /** A process with the journal; its lines are handed out as they come. */
 function child(
-  mode: string,
+  mode: ChildMode,
   command: readonly string[] = [],
 ): { process: ChildProcessWithoutNullStreams; lines: AsyncIterator<Line> } {
   const [program, ...args] = [...command, process.execPath, CHILD, mode, file];
@@ -54,6 +55,11 @@ function child(
     for await (const line of reader) yield JSON.parse(line) as Line;
   })();
   return { process: started, lines };
+}
+
+/** Not every machine lets a test mount something or set a limit. */
+function works([program, ...args]: readonly [string, ...string[]]): boolean {
+  return spawnSync(program, args).status === 0;
 }
 
 async function next(lines: AsyncIterator<Line>): Promise<Line> {
@@ -327,7 +333,7 @@ describe("a disk that takes nothing", () => {
     expect(await next(lines)).toEqual({ closed: true });
   }
 
-  const ownMounts = spawnSync("unshare", ["-rm", "sh", "-c", "mount -t tmpfs tmpfs /tmp"]).status === 0;
+  const ownMounts = works(["unshare", "-rm", "sh", "-c", "mount -t tmpfs tmpfs /tmp"]);
   test.skipIf(!ownMounts)(
     "because it is full refuses new runs, lets live ones wait, and goes on when there is room",
     async () => {
@@ -338,7 +344,7 @@ describe("a disk that takes nothing", () => {
     },
   );
 
-  const limits = spawnSync("prlimit", ["--fsize=1000000:unlimited", "true"]).status === 0;
+  const limits = works(["prlimit", "--fsize=1000000:unlimited", "true"]);
   test.skipIf(!limits)("because it cuts writes short does the same, and keeps what it took before", async () => {
     const { lines } = child("short-write", ["prlimit", "--fsize=700000:unlimited"]);
     expect(await next(lines)).toHaveProperty("open");

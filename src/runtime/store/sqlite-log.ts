@@ -42,7 +42,7 @@ export function inspectLog(file: string): string | undefined {
 }
 
 /** The first frame (from 1) of the log that is damaged although the disk had it; undefined where there is none. */
-export function damagedFrame(bytes: Buffer): { readonly frame: number; readonly frames: number } | undefined {
+function damagedFrame(bytes: Buffer): { readonly frame: number; readonly frames: number } | undefined {
   const log = new Log(bytes);
   if (!log.readable) return undefined;
   let frame = 0;
