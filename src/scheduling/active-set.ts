@@ -13,11 +13,13 @@ import { pinOf, type Step } from "./book.ts";
 import { avoiding, classic, emptier } from "./classic.ts";
 import { forgetShown, liveRuns, tokensNeeded, usedTokens, type Place } from "./live-set.ts";
 import { busyPlace, grantPlace, passPlaces, recountPlace, releasePlace, restPlace } from "./places.ts";
+import type { Usage } from "../wire/admission.ts";
 import type { Policy } from "./policy.ts";
 import { contextOf, learnFromAnswer, learnReturn, mayTurnBack, prefixKeyOf } from "./prompts.ts";
 import { serviceFor } from "./services.ts";
 import type { Replica, Run, SchedulerState, Turn } from "./state.ts";
 import { TIERS } from "./tiers.ts";
+import { charge } from "./token-shares.ts";
 import { p95Of } from "./tool-gaps.ts";
 import type { ActiveSetConfig } from "./types.ts";
 import { keepQuiet, noLongerUnstarted, passUrgent, seeLeaving, withdrawNewest } from "./withdrawals.ts";
@@ -132,10 +134,10 @@ export const activeSet: Policy = {
 
   onRequested(step, turn) {
     const { run } = turn;
+    turn.contextTokens = contextOf(step.state, turn);
     if (turn.side) return;
     const { place } = run;
     learnReturn(step.state, run);
-    turn.contextTokens = contextOf(step.state, turn);
     if (place === undefined) return;
     busyPlace(step, place);
     place.prefixKey = prefixKeyOf(turn);
@@ -144,7 +146,9 @@ export const activeSet: Policy = {
   },
 
   onFlying(step, turn) {
-    if (!turn.side) takePlace(step, turn);
+    if (turn.side) turn.uncachedTokens = turn.contextTokens;
+    else takePlace(step, turn);
+    chargeAhead(step.state, turn);
     if (turn.startedMs < 0 && turn.replica !== undefined) preempt(step, turn, turn.replica);
   },
 
@@ -163,12 +167,15 @@ export const activeSet: Policy = {
     noLongerUnstarted(step, turn);
   },
 
-  onWithdrawn(turn, replica) {
+  onWithdrawn(step, turn, replica) {
     turn.withdrawals += 1;
     replica.withdrawals.leaving += 1;
+    charge(step.state, turn.caller, -turn.charged);
+    turn.charged = 0;
   },
 
   onFinished(step, turn, event) {
+    chargeUsage(step.state, turn, event.usage);
     if (turn.side) return;
     learnFromAnswer(step, turn, event);
     const { place, prompts } = turn.run;
@@ -230,6 +237,21 @@ function takePlace(step: Step, turn: Turn): void {
   const place = grantPlace(step, run, home, { contextTokens: turn.contextTokens, prefixKey: prefixKeyOf(turn) });
   turn.uncachedTokens -= place.sharedTokens;
   if (activeSetOf(step.state.config).growth) shrinkToCeiling(step, home);
+}
+
+/** Books what a turn will probably cost, so that a caller cannot have a hundred turns in flight before the first is counted. */
+function chargeAhead(state: SchedulerState, turn: Turn): void {
+  turn.charged = turn.uncachedTokens + activeSetOf(state.config).outputWeight * state.answerTokens;
+  charge(state, turn.caller, turn.charged);
+}
+
+/** The engine has counted: what was booked ahead is put right. */
+function chargeUsage(state: SchedulerState, turn: Turn, usage: Usage): void {
+  const { promptTokens = turn.contextTokens, cachedTokens = promptTokens - turn.uncachedTokens } = usage;
+  const { completionTokens = state.answerTokens } = usage;
+  const spent = promptTokens - cachedTokens + activeSetOf(state.config).outputWeight * completionTokens;
+  charge(state, turn.caller, spent - turn.charged);
+  turn.charged = spent;
 }
 
 /** An interactive turn goes to a replica, or a batch turn that could be taken back for one. */

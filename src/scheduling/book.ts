@@ -5,7 +5,7 @@
 import { invariant } from "../base/invariant.ts";
 import type { RunId } from "../base/ids.ts";
 import type { FailureReason } from "../wire/admission.ts";
-import { groupAt, joinGroup, leaveGroup, markCaller } from "./groups.ts";
+import { groupAt, joinGroup, leaveGroup } from "./groups.ts";
 import type { Policy } from "./policy.ts";
 import { serves, serviceFor } from "./services.ts";
 import {
@@ -23,6 +23,7 @@ import {
   type SchedulerState,
   type Turn,
 } from "./state.ts";
+import { setShares } from "./token-shares.ts";
 import type { RunReport } from "../wire/admission.ts";
 import type { SchedulerEffect } from "./types.ts";
 
@@ -178,6 +179,7 @@ export function addTurn(state: SchedulerState, turn: Turn): void {
 
 export function countHeld(state: SchedulerState, turn: Turn): void {
   const { caller } = turn;
+  state.quietCallers.remove(caller);
   const { principal } = caller;
   if (caller.held === 0) caller.waitingSince = state.admissions;
   if (principal.held === 0) principal.waitingSince = state.admissions;
@@ -272,10 +274,11 @@ export function fly(step: Step, turn: Turn, replica: Replica): void {
   turn.admittedMs = step.state.nowMs;
   turn.startedMs = -1;
   turn.admission = step.state.admissions;
+  step.state.quietCallers.remove(caller);
   replica.inFlight += 1;
   run.flights += 1;
   step.state.flightCount += 1;
-  countCaller(caller, 1);
+  countCaller(step.state, caller, 1);
   touch(step.state, run);
   recount(step.state, run);
 }
@@ -291,18 +294,17 @@ function land(step: Step, turn: Turn): Replica {
   replica.inFlight -= 1;
   run.flights -= 1;
   state.flightCount -= 1;
-  countCaller(caller, -1);
+  countCaller(state, caller, -1);
   state.dirty.add(replica);
   if (!replica.configured && replica.inFlight === 0) state.replicas.delete(replica.config.replica);
   return replica;
 }
 
-function countCaller(caller: Caller, change: 1 | -1): void {
+function countCaller(state: SchedulerState, caller: Caller, change: 1 | -1): void {
   const { principal } = caller;
   caller.inFlight += change;
   principal.inFlight += change;
-  principal.share = principal.inFlight / principal.weight;
-  markCaller(caller);
+  setShares(state.config, caller);
 }
 
 /** A turn has ended well. */

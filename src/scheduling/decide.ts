@@ -84,7 +84,7 @@ function apply(step: Step, event: SchedulerEvent): void {
     case "turn-withdrawn": {
       const turn = state.turns.get(event.turn);
       if (turn?.state !== "flight") return;
-      step.policy.onWithdrawn(turn, holdAgain(step, turn, state.nowMs));
+      step.policy.onWithdrawn(step, turn, holdAgain(step, turn, state.nowMs));
       rejectOrphan(step, turn);
       return;
     }

@@ -1,7 +1,8 @@
 /** What time alone ends: waits after a refusal, kept room, quiet runs, turns without a sign of life, dataplanes that did not come back. */
 import { fail, forgetRun, hold, markFitting, reviewRoom, touch, type Step } from "./book.ts";
 import { sweep } from "./recognition.ts";
-import type { Dataplane } from "./state.ts";
+import { noLongerMatter } from "./token-shares.ts";
+import { dropIdleCaller, type Dataplane } from "./state.ts";
 
 export function tick(step: Step): void {
   const { state } = step;
@@ -15,6 +16,10 @@ export function tick(step: Step): void {
   for (const dataplane of state.dataplanes.values()) {
     if (!dataplane.linked && nowMs - dataplane.lostMs >= config.dataplaneGraceMs) dropDataplane(step, dataplane);
     else if (nowMs - dataplane.namedMs >= config.turnExpiryMs) expireTurns(step, dataplane);
+  }
+  for (const caller of noLongerMatter(state)) {
+    caller.tokens = 0;
+    dropIdleCaller(state, caller);
   }
   sweep(state.recognition, nowMs, config.identityTtlMs);
 }

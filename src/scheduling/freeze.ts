@@ -22,6 +22,7 @@ import {
   createState,
   dataplaneFor,
   principalFor,
+  type Caller,
   type PromptMemory,
   type Replica,
   type Run,
@@ -29,6 +30,7 @@ import {
   type Turn,
   type TurnState,
 } from "./state.ts";
+import { setAllShares } from "./token-shares.ts";
 import type { ToolGaps } from "./tool-gaps.ts";
 import type { ReplicaConfig, SchedulingConfig } from "./types.ts";
 import type { Urgent, Withdrawals } from "./withdrawals.ts";
@@ -121,6 +123,7 @@ type FrozenTurn = {
   readonly uncachedTokens: number;
   readonly withdrawals: number;
   readonly askedBack: boolean;
+  readonly charged: number;
 };
 
 /** Hash, the runs that left it (indexes in `runs`; a forgotten one is left out), whether more did, when. */
@@ -151,6 +154,12 @@ export type FrozenState = {
   readonly granted: number;
   readonly stamps: number;
   readonly gaps: readonly (readonly [string, ToolGaps])[];
+  /** What was served: principal, its tokens, its callers with theirs; those with none are left out. */
+  readonly served: readonly (readonly [string, number, readonly (readonly [string, number])[]])[];
+  /** Callers without open turns that are remembered: principal, caller, since when. */
+  readonly quiet: readonly (readonly [string, string, number])[];
+  readonly epochMs: number;
+  readonly answerTokens: number;
   /** Turn, and until when batch is kept off its replica for it. */
   readonly urgent: readonly (readonly [TurnId, number])[];
   readonly bytesPerToken: number;
@@ -186,6 +195,10 @@ export function freeze(state: SchedulerState): FrozenState {
     granted: state.places.granted,
     stamps: state.places.stamps,
     gaps: [...state.gaps].map(([tool, gaps]) => [tool, { ...gaps, lastMs: [...gaps.lastMs] }]),
+    served: freezeServed(state),
+    quiet: quietOnes(state).map(({ principal, id, quietMs }) => [principal.id, id, quietMs]),
+    epochMs: state.epochMs,
+    answerTokens: state.answerTokens,
     urgent: listed(state.urgent).map(({ turn, untilMs }) => [turn.id, untilMs]),
     bytesPerToken: state.bytesPerToken,
     firstPromptTokens: state.firstPromptTokens,
@@ -206,7 +219,26 @@ function freezeWaiting(state: SchedulerState): FrozenState["waiting"] {
 
 /** Those with held turns; sorted, since the order in which they came into being is not kept. */
 function byId<Waiting extends { readonly id: string; readonly held: number }>(all: Iterable<Waiting>): Waiting[] {
-  return [...all].filter(({ held }) => held > 0).sort((a, b) => (a.id < b.id ? -1 : 1));
+  return sortById([...all].filter(({ held }) => held > 0));
+}
+
+function freezeServed(state: SchedulerState): FrozenState["served"] {
+  const served = [...state.principals.values()].filter(({ tokens }) => tokens > 0);
+  return sortById(served).map(({ id, tokens, callers }) => [
+    id,
+    tokens,
+    sortById([...callers.values()].filter((caller) => caller.tokens > 0)).map((caller) => [caller.id, caller.tokens]),
+  ]);
+}
+
+function sortById<Named extends { readonly id: string }>(all: Named[]): Named[] {
+  return all.sort((a, b) => (a.id < b.id ? -1 : 1));
+}
+
+function quietOnes({ quietCallers }: SchedulerState): Caller[] {
+  const all: Caller[] = [];
+  for (let caller = quietCallers.first; caller !== undefined; caller = quietCallers.next(caller)) all.push(caller);
+  return all;
 }
 
 function listed(list: SchedulerState["urgent"]): Urgent[] {
@@ -340,6 +372,7 @@ export function thaw(frozen: FrozenState): SchedulerState {
     turn.admission = row.admission;
   }
   // Before the held turns: a place decides in which tier they stand.
+  thawServed(state, frozen);
   thawPlaces(state, frozen, { runAt, replicaOf });
   thawWithdrawals(state, frozen);
   for (const turn of turns) if (turn.state !== "flight") countHeld(state, turn);
@@ -435,8 +468,26 @@ function thawTurn(state: SchedulerState, row: FrozenTurn, run: Run): Turn {
     uncachedTokens: row.uncachedTokens,
     withdrawals: row.withdrawals,
     askedBack: row.askedBack,
+    charged: row.charged,
     unstartedLinks: undefined,
   };
+}
+
+/** Before turns take their places by the shares. */
+function thawServed(state: SchedulerState, frozen: FrozenState): void {
+  for (const [id, tokens, callers] of frozen.served) {
+    const principal = principalFor(state, asPrincipalId(id));
+    principal.tokens = tokens;
+    for (const [caller, of] of callers) callerFor(principal, asCallerId(caller)).tokens = of;
+  }
+  for (const [principal, id, quietMs] of frozen.quiet) {
+    const caller = callerFor(principalFor(state, asPrincipalId(principal)), asCallerId(id));
+    caller.quietMs = quietMs;
+    state.quietCallers.append(caller);
+  }
+  state.epochMs = frozen.epochMs;
+  state.answerTokens = frozen.answerTokens;
+  setAllShares(state);
 }
 
 function thawWithdrawals(state: SchedulerState, frozen: FrozenState): void {

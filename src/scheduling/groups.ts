@@ -44,8 +44,8 @@ export function groupAt(groups: readonly Group[], tier: number): Group {
 }
 
 /**
- * Whether held turn `a` goes before `b` in the same tier (spec 2, Rank): the principal's turns in flight ÷ its weight,
- * then the caller's turns in flight, then arrival, then the order of the requests.
+ * Whether held turn `a` goes before `b` in the same tier (spec 2, Rank): the principal's turns in flight ÷ its weight (or
+ * tokens, see token-shares.ts), then the caller's, then arrival, then the order of the requests.
  *
  * Between two principals, and between two callers, with equal shares the one goes first that has waited longer, counted in
  * admissions since its last one or since its held turns began. Without it the bound of spec 2 ("with k backlogged callers
@@ -60,7 +60,7 @@ export function ranksBefore(a: Turn, b: Turn): boolean {
     const principalB = callerB.principal;
     if (principalA.share !== principalB.share) return principalA.share < principalB.share;
     if (principalA.waitingSince !== principalB.waitingSince) return principalA.waitingSince < principalB.waitingSince;
-    if (callerA.inFlight !== callerB.inFlight) return callerA.inFlight < callerB.inFlight;
+    if (callerA.share !== callerB.share) return callerA.share < callerB.share;
     if (callerA.waitingSince !== callerB.waitingSince) return callerA.waitingSince < callerB.waitingSince;
   }
   return arrivesBefore(a, b);
@@ -71,7 +71,7 @@ function arrivesBefore(a: Turn, b: Turn): boolean {
 }
 
 function callerBefore(a: CallerLane, b: CallerLane): boolean {
-  if (a.inFlight !== b.inFlight) return a.inFlight < b.inFlight;
+  if (a.share !== b.share) return a.share < b.share;
   if (a.waitingSince !== b.waitingSince) return a.waitingSince < b.waitingSince;
   return arrivesBefore(firstOfCaller(a), firstOfCaller(b));
 }
@@ -136,8 +136,8 @@ function laneOfCaller(parent: PrincipalLane, caller: Caller): CallerLane {
   let lane = byCaller.get(caller);
   if (lane === undefined) {
     const turns = new IndexedHeap<Turn>(arrivesBefore);
-    const { inFlight, waitingSince } = caller;
-    lane = { parent, caller, inFlight, waitingSince, turns, heapIndex: -1 };
+    const { share, waitingSince } = caller;
+    lane = { parent, caller, share, waitingSince, turns, heapIndex: -1 };
     byCaller.set(caller, lane);
     caller.lanes += 1;
     addFresh(caller, lane);
@@ -171,7 +171,7 @@ export function leaveGroup(turn: Turn): void {
   if (parent.lanes.size > 0) group.lanes.lower(parent);
 }
 
-/** The turns in flight of a caller, and with them the share of its principal, have changed. */
+/** The share of a caller, and with it that of its principal, has changed. */
 export function markCaller(caller: Caller): void {
   for (const lane of caller.fresh) {
     const { marked, lanes } = lane.parent;
@@ -214,7 +214,7 @@ function refresh(group: Group): void {
     if (lane.heapIndex === -1) continue;
     for (const callerLane of lane.marked) {
       if (callerLane.heapIndex === -1) continue;
-      callerLane.inFlight = callerLane.caller.inFlight;
+      callerLane.share = callerLane.caller.share;
       callerLane.waitingSince = callerLane.caller.waitingSince;
       lane.lanes.fix(callerLane);
       addFresh(callerLane.caller, callerLane);

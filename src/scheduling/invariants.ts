@@ -4,6 +4,7 @@ import { pinOf } from "./book.ts";
 import { firstOf, ranksBefore } from "./groups.ts";
 import type { Place } from "./live-set.ts";
 import { policyNamed } from "./policies.ts";
+import { principalShare } from "./token-shares.ts";
 import { firstFor } from "./settle.ts";
 import { CLASSES, PHASES, allRuns, phaseOf, type Group, type Run, type SchedulerState, type Turn } from "./state.ts";
 
@@ -49,7 +50,7 @@ function checkCounts(state: SchedulerState, inFlight: readonly Turn[], held: rea
   }
   for (const principal of state.principals.values()) {
     invariant(principal.inFlight === of((turn) => turn.caller.principal, principal), `I2: principal ${principal.id}`);
-    invariant(principal.share === principal.inFlight / principal.weight, `I2: share of ${principal.id}`);
+    invariant(principal.share === principalShare(state.config, principal), `I2: share of ${principal.id}`);
     const heldOfIt = held.filter((turn) => turn.caller.principal === principal).length;
     invariant(principal.held === heldOfIt, `I2: held of ${principal.id}`);
     for (const caller of principal.callers.values()) {
@@ -214,7 +215,11 @@ function checkBounds(state: SchedulerState, turns: readonly Turn[]): void {
   for (const principal of state.principals.values()) {
     invariant(principal.callers.size + principal.runs.size > 0, `I7: principal ${principal.id} is kept without need`);
     for (const caller of principal.callers.values()) {
-      invariant(caller.inFlight + caller.held > 0, `I7: caller ${caller.id} is kept without turns`);
+      const open = caller.inFlight + caller.held > 0;
+      const remembered = caller.tokens > 0 && state.quietCallers.has(caller);
+      invariant(open || remembered, `I7: caller ${caller.id} is kept without turns`);
+      invariant(!open || !state.quietCallers.has(caller), `T2: caller ${caller.id} has open turns and counts as quiet`);
+      invariant(caller.tokens >= 0 && principal.tokens >= 0, `T1: tokens of caller ${caller.id}`);
     }
   }
   for (const turn of turns) {

@@ -64,7 +64,7 @@ export type Policy = {
   /** Is about to be no longer in flight, however it ended. */
   onLanding(step: Step, turn: Turn): void;
   /** Was taken back from the replica before its first byte, and is held again. */
-  onWithdrawn(turn: Turn, replica: Replica): void;
+  onWithdrawn(step: Step, turn: Turn, replica: Replica): void;
   /** A turn of the run has ended or was given back: whether it comes back may have changed. */
   onEnded(step: Step, run: Run): void;
   /** A dataplane reports the run, without open turns. */

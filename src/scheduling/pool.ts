@@ -1,6 +1,7 @@
 /** A new configuration of the pool (reload): who is in it, weights, policy numbers. */
+import { activeSetOf } from "./active-set-config.ts";
 import { reviewRoom, type Step } from "./book.ts";
-import { createGroups, markPrincipal } from "./groups.ts";
+import { createGroups } from "./groups.ts";
 import { releasePlace } from "./places.ts";
 import { policyNamed } from "./policies.ts";
 import type { Policy } from "./policy.ts";
@@ -8,6 +9,7 @@ import { dropPins, regroupAll } from "./probes.ts";
 import { rejectOrphans } from "./requests.ts";
 import { forgetModelsOf, knowModels, linkServices } from "./services.ts";
 import { allRuns, checkWeights, createReplica, weightOf, type Replica, type SchedulerState } from "./state.ts";
+import { moveEpoch, setAllShares } from "./token-shares.ts";
 import type { ReplicaConfig, SchedulingConfig } from "./types.ts";
 import { createWithdrawals } from "./withdrawals.ts";
 
@@ -17,6 +19,8 @@ export function configurePool(step: Step, config: SchedulingConfig): void {
   checkWeights(config);
   const policyChanged = config.policy !== state.config.policy;
   const roomChanged = config.pausedRoomMs !== state.config.pausedRoomMs;
+  const halfLifeMs = activeSetOf(state.config).shareHalfLifeMs;
+  if (halfLifeMs !== activeSetOf(config).shareHalfLifeMs) moveEpoch(state, halfLifeMs);
   state.config = config;
   reweigh(state);
   const kept = new Set(config.replicas.map((row) => row.replica));
@@ -80,9 +84,8 @@ function configure(state: SchedulerState, row: ReplicaConfig, order: number): vo
 function reweigh(state: SchedulerState): void {
   for (const principal of state.principals.values()) {
     principal.weight = weightOf(state.config, principal.id);
-    principal.share = principal.inFlight / principal.weight;
-    markPrincipal(principal);
   }
+  setAllShares(state);
 }
 
 /** Room is kept for a different time now: for some runs again, for some no longer. */

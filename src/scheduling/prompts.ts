@@ -58,6 +58,9 @@ export function learnFromAnswer(step: Step, turn: Turn, event: TurnFinished): vo
   const { promptTokens = turn.contextTokens, completionTokens = 0, cachedTokens } = event.usage;
   const prefixKey = prefixKeyOf(turn);
   const before = run.prompts;
+  if (event.usage.completionTokens !== undefined) {
+    state.answerTokens += WEIGHT * (completionTokens - state.answerTokens);
+  }
   if (event.usage.promptTokens !== undefined) learnSize(state, turn, promptTokens);
   if (cachedTokens !== undefined) {
     live.seesCached = true;

@@ -152,6 +152,7 @@ function createTurn(state: SchedulerState, event: Requested, run: Run, source: R
     uncachedTokens: 0,
     withdrawals: 0,
     askedBack: false,
+    charged: 0,
     unstartedLinks: undefined,
   };
 }

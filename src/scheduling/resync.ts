@@ -122,6 +122,7 @@ function takeFlight(step: Step, dataplane: Dataplane, report: FlightReport): voi
     uncachedTokens: 0,
     withdrawals: 0,
     askedBack: false,
+    charged: 0,
     unstartedLinks: undefined,
   };
   addTurn(state, turn);

@@ -26,6 +26,7 @@ import { createLiveSet, type LiveSet, type Place } from "./live-set.ts";
 import { createPlaces, type Places } from "./places.ts";
 import { createRecognition, type Recognition } from "./recognition.ts";
 import { knowModels } from "./services.ts";
+import { inTokens, rest } from "./token-shares.ts";
 import { TIERS } from "./tiers.ts";
 import type { GapTable } from "./tool-gaps.ts";
 import type { ReplicaConfig, SchedulingConfig } from "./types.ts";
@@ -101,8 +102,8 @@ export type PrincipalLane = {
 export type CallerLane = {
   readonly parent: PrincipalLane;
   readonly caller: Caller;
-  /** Key: the caller's turns in flight when the lane was put in its place. */
-  inFlight: number;
+  /** Key: the caller's share when the lane was put in its place. */
+  share: number;
   /** Key, as of the caller. */
   waitingSince: number;
   readonly turns: IndexedHeap<Turn>;
@@ -123,8 +124,10 @@ export type Principal = {
   readonly id: PrincipalId;
   weight: number;
   inFlight: number;
-  /** Turns in flight ÷ weight. */
+  /** Turns in flight ÷ weight, or tokens ÷ weight (token-shares.ts). */
   share: number;
+  /** What it was served, as worth at the epoch. */
+  tokens: number;
   held: number;
   /** Number of admissions (in the whole pool) when it was last admitted, or when its held turns began. */
   waitingSince: number;
@@ -140,6 +143,13 @@ export type Caller = {
   readonly id: CallerId;
   readonly principal: Principal;
   inFlight: number;
+  /** Turns in flight, or tokens. */
+  share: number;
+  /** As of the principal. */
+  tokens: number;
+  /** Since when it has no open turns, while it is remembered for its tokens. */
+  quietMs: number;
+  quietLinks: ListLinks<Caller> | undefined;
   held: number;
   /** As of the principal. */
   waitingSince: number;
@@ -244,6 +254,8 @@ export type Turn = {
   /** Times that it was taken back, and whether it is being asked back. */
   withdrawals: number;
   askedBack: boolean;
+  /** Tokens that its caller was charged for it. */
+  charged: number;
   unstartedLinks: ListLinks<Turn> | undefined;
 };
 
@@ -280,6 +292,12 @@ export type SchedulerState = {
   readonly places: Places;
   readonly gaps: GapTable;
   /** Interactive turns for which batch is kept off their replicas, the first one first. */
+  /** Callers without open turns that are remembered for their tokens, quiet longest first. */
+  readonly quietCallers: LinkedList<"quietLinks", Caller>;
+  /** At which tokens are worth what was served. */
+  epochMs: number;
+  /** Mean length of an answer; 0: none was seen. */
+  answerTokens: number;
   readonly urgent: LinkedList<"urgentLinks", Urgent>;
   /** What a token of a prompt weighs in a request's body, as learned. */
   bytesPerToken: number;
@@ -318,6 +336,9 @@ export function createState(config: SchedulingConfig, nowMs: number): SchedulerS
     recognition: createRecognition(),
     places: createPlaces(),
     gaps: new Map(),
+    quietCallers: new LinkedList<"quietLinks", Caller>("quietLinks"),
+    epochMs: nowMs,
+    answerTokens: 0,
     urgent: new LinkedList<"urgentLinks", Urgent>("urgentLinks"),
     bytesPerToken: BYTES_PER_TOKEN_AT_FIRST,
     firstPromptTokens: 0,
@@ -389,6 +410,7 @@ export function principalFor(state: SchedulerState, id: PrincipalId): Principal 
       weight: weightOf(state.config, id),
       inFlight: 0,
       share: 0,
+      tokens: 0,
       held: 0,
       waitingSince: 0,
       callers: new Map(),
@@ -409,7 +431,19 @@ export function weightOf(config: SchedulingConfig, id: PrincipalId): number {
 export function callerFor(principal: Principal, id: CallerId): Caller {
   let caller = principal.callers.get(id);
   if (caller === undefined) {
-    caller = { id, principal, inFlight: 0, held: 0, waitingSince: 0, lanes: 0, fresh: [] };
+    caller = {
+      id,
+      principal,
+      inFlight: 0,
+      share: 0,
+      tokens: 0,
+      quietMs: 0,
+      quietLinks: undefined,
+      held: 0,
+      waitingSince: 0,
+      lanes: 0,
+      fresh: [],
+    };
     principal.callers.set(id, caller);
   }
   return caller;
@@ -418,6 +452,10 @@ export function callerFor(principal: Principal, id: CallerId): Caller {
 /** Forgets a caller without open turns: callers come and go, their number must not grow for ever (I7). */
 export function dropIdleCaller(state: SchedulerState, caller: Caller): void {
   if (caller.inFlight > 0 || caller.held > 0) return;
+  if (caller.tokens > 0 && inTokens(state.config)) {
+    if (!state.quietCallers.has(caller)) rest(state, caller);
+    return;
+  }
   caller.principal.callers.delete(caller.id);
   dropIdlePrincipal(state, caller.principal);
 }
