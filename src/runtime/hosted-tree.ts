@@ -45,6 +45,8 @@ export type TreeDeps = {
   readonly rules: RunRules;
   /** Begins what an action wants; its result comes back by `tree.take`. */
   readonly begin: (tree: HostedTree, run: RunState, action: Action) => Work;
+  /** A step is durable. */
+  readonly onDurable: (entries: readonly Entry[]) => void;
   /** The durable state of a run has changed. */
   readonly onChange: (tree: HostedTree, run: RunState) => void;
   /** No run of the tree lives any more. */
@@ -224,6 +226,7 @@ export class HostedTree {
           this.#deps.onLost(this, outcome.message);
           return;
         }
+        this.#deps.onDurable(entries);
         const after = new Map(entries.map((entry) => [entry.run, entry.after]));
         for (const [run, state] of after) this.#publish(run, state, seqs.get(run) ?? 0);
         if (this.idle) this.#deps.onIdle(this);

@@ -15,6 +15,7 @@ import {
   restoreLive,
   type Assignment,
   type EndReason,
+  type RunRecord,
   type RunRules,
   type RunState,
   type SpawnRefusal,
@@ -38,6 +39,8 @@ export type RunHostOptions = {
   readonly rules: Omit<RunRules, "partialOf">;
   readonly maxDepth: number;
   readonly maxChildren: number;
+  /** Called for each record that is durable. */
+  readonly count: (record: RunRecord) => void;
 };
 
 export type Spawn = {
@@ -270,6 +273,9 @@ export class RunHost {
         const work = beginWork(this.#options, hosted, run, action);
         if (action.type === "ask-turn") this.#turns.set(run.id, work);
         return work;
+      },
+      onDurable: (entries) => {
+        for (const { record } of entries) this.#options.count(record);
       },
       onChange: (_hosted, run) => this.#changed(run),
       onIdle: (hosted) => this.#keepIdle(hosted),

@@ -8,10 +8,11 @@ import {
   type RunState,
   type Sums,
 } from "../runs/index.ts";
-import type { Log } from "../telemetry/index.ts";
+import type { Log, Registry } from "../telemetry/index.ts";
 import { classify, type ClassifyOptions } from "./classify.ts";
 import { fromCounters, type RowDetail } from "./commit.ts";
 import type { HostedTree } from "./hosted-tree.ts";
+import { runtimeMetrics } from "./metrics.ts";
 import type { ModelClient } from "./model-client.ts";
 import { RunHost, type Found } from "./run-host.ts";
 import type {
@@ -54,6 +55,7 @@ export type RuntimeOptions = {
 
 export type Runtime = {
   readonly service: RunService;
+  readonly metrics: Registry;
   /** Takes over what has not ended. Until then nothing may be served. */
   start(): Promise<void>;
   /** Whether it can take work, and why not. */
@@ -70,7 +72,9 @@ const INBOX_MAX = 500;
 export function createRuntime(options: RuntimeOptions): Runtime {
   const { store, model, tools, clock, wallMs, log, maxDepth, maxChildren, approvalExpireMs, lastTurnOf } = options;
   const rules = { approvalExpireMs, lastTurnOf };
-  const host = new RunHost({ store, model, tools, clock, wallMs, log, rules, maxDepth, maxChildren });
+  const metrics = runtimeMetrics({ store, trees: () => host.trees() });
+  const { count } = metrics;
+  const host = new RunHost({ store, model, tools, clock, wallMs, log, rules, maxDepth, maxChildren, count });
   const defaultModel = (): ReturnType<typeof chooseModel> => chooseModel(options);
   const { maxToolCalls, maxTokens } = options;
   const spawner = new Spawner({ host, store, tools, maxToolCalls, maxTokens, defaultModel });
@@ -78,6 +82,7 @@ export function createRuntime(options: RuntimeOptions): Runtime {
   let stopRetention: () => void = () => undefined;
 
   return {
+    metrics: metrics.registry,
     service: new Service(options, host, spawner, defaultModel),
     async start() {
       const { live, damaged } = await host.start();
