@@ -243,7 +243,7 @@ export function admit(step: Step, turn: Turn, replica: Replica): void {
     if (run.kept?.taken === true && run.kept.avoid !== replica) run.kept = undefined;
   }
   step.policy.onFlying(step, turn);
-  step.effects.push(admission(turn, replica));
+  step.effects.push(admission(step, turn, replica));
   if (run.held.length > 0) regroup(step, run);
 }
 
@@ -254,7 +254,8 @@ function countAdmission(state: SchedulerState, caller: Caller): void {
   caller.principal.waitingSince = state.admissions;
 }
 
-export function admission(turn: Turn, replica: Replica): SchedulerEffect {
+export function admission({ policy }: Step, turn: Turn, replica: Replica): SchedulerEffect {
+  const priority = policy.priority(turn, replica);
   return {
     type: "admit-turn",
     dataplane: turn.dataplane.id,
@@ -262,6 +263,7 @@ export function admission(turn: Turn, replica: Replica): SchedulerEffect {
     replica: replica.config.replica,
     run: turn.run.id,
     source: turn.source,
+    ...(priority === undefined ? {} : { priority }),
   };
 }
 

@@ -48,6 +48,8 @@ export const classic: Policy = {
     return cappedLimit(replica);
   },
 
+  priority: () => undefined,
+
   binds(run) {
     return run.flights > 0 || run.last === "paused";
   },

@@ -21,6 +21,7 @@ export type {
   ActiveSetConfig,
   CapRelease,
   HoldExplanation,
+  PriorityOrder,
   ReplicaConfig,
   SchedulerEffect,
   SchedulerEvent,

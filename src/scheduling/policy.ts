@@ -34,6 +34,8 @@ export type Policy = {
   obstacle(state: SchedulerState, turn: Turn, replica: Replica): string;
   /** The bound on turns in flight that counts now, or undefined when there is none. */
   limit(replica: Replica): number | undefined;
+  /** The priority with which the turn goes to the replica's engine, or undefined for none. */
+  priority(turn: Turn, replica: Replica): number | undefined;
   /** Whether the run may go only to its replica (while that is healthy and serves what the turn asks for). */
   binds(run: Run): boolean;
   /** A load poll was sent: the sample that follows speaks for this moment. */

@@ -59,7 +59,7 @@ export function requestTurn(step: Step, event: Requested): void {
 
 /** The dataplane asks again under the same id: nothing changes; an admission that it may have missed is repeated. */
 function askedAgain(step: Step, turn: Turn): void {
-  if (turn.replica !== undefined) step.effects.push(admission(turn, turn.replica));
+  if (turn.replica !== undefined) step.effects.push(admission(step, turn, turn.replica));
 }
 
 type FoundRun = {

@@ -28,7 +28,12 @@ export type ReplicaConfig = {
   readonly speaks: readonly WireApi[] | undefined;
   /** Undefined: only the measured cap. */
   readonly maxInFlight: number | undefined;
+  /** Undefined: `auto`. */
+  readonly priority?: PriorityOrder | undefined;
 };
+
+/** How an engine orders what waits in it by a request's priority; `auto`: by what its metrics show. */
+export type PriorityOrder = "auto" | "higher-first" | "lower-first" | "none";
 
 export type CapRelease = "step" | "at-once";
 
@@ -163,6 +168,8 @@ export type SchedulerEffect =
       readonly replica: ReplicaId;
       readonly run: RunId;
       readonly source: RunSource;
+      /** To be sent to the engine; undefined: none. */
+      readonly priority?: number;
     }
   | { readonly type: "withdraw-turn"; readonly dataplane: DataplaneId; readonly turn: TurnId }
   | {
