@@ -422,6 +422,13 @@ test("each connection syncs the disk at each commit, and never copies the log ba
   db.close();
 });
 
+test("a journal can be read by its owner only, with all that lies beside it", async () => {
+  const store = await openStore();
+  await store.append([spawn("r1")]);
+  const rights = ["", "-wal", "-shm"].map((suffix) => (statSync(`${file}${suffix}`).mode & 0o777).toString(8));
+  expect(rights).toEqual(["600", "600", "600"]);
+});
+
 test("a journal that was closed leaves one file, without a log", async () => {
   const store = await openStore();
   await store.append([spawn("r1")]);

@@ -1,3 +1,4 @@
+import { statSync } from "node:fs";
 import path from "node:path";
 import {
   exportJournal,
@@ -8,13 +9,11 @@ import {
   type ImportReport,
   type SqliteStore,
 } from "../../runtime/index.ts";
-import { statSync } from "node:fs";
+import { CONFIG_FLAGS, configFromFlags } from "../config/from-flags.ts";
 import { CommandError, EXIT } from "../exit.ts";
 import type { Command, ParsedFlags } from "../flags.ts";
+import { JOURNAL_FILE } from "../journal-file.ts";
 
-/** Name of the journal inside the state directory. */
-const JOURNAL_FILE = "runs.db";
-const STATE_DIRECTORY = "./state";
 /** Names that one line of a report lists before it only counts. */
 const NAMES_SHOWN = 10;
 
@@ -29,13 +28,13 @@ export const journal: Command = {
     "import FOLDER  reads them; runs that are there stay as they are",
   ].join("\n"),
   flags: {
-    "state-dir": { kind: "string", value: "DIR", about: `Where the journal is; ${STATE_DIRECTORY} without it.` },
+    ...CONFIG_FLAGS,
+    "state-dir": { kind: "string", value: "DIR", about: "Where the journal is, as stateDir in the config." },
     json: { kind: "boolean", about: "Prints the outcome as JSON." },
   },
   positionals: { least: 1, most: 2 },
   async run(flags) {
     const [action = "", folder] = flags.positionals;
-    const file = path.join(flags.text("state-dir") ?? STATE_DIRECTORY, JOURNAL_FILE);
     const act = ACTIONS[action];
     if (act === undefined) {
       throw new CommandError(
@@ -47,6 +46,7 @@ export const journal: Command = {
       const what = act.needsFolder ? "needs a folder" : `takes no folder, got '${folder}'`;
       throw new CommandError(EXIT.usage, `luftpause journal ${action} ${what}`);
     }
+    const file = path.join(configFromFlags(flags, { "state-dir": "stateDir" }).config.stateDir, JOURNAL_FILE);
     // Only an import makes a journal: whoever looks at one that is not there looks in the wrong place.
     if (action !== "import" && statSync(file, { throwIfNoEntry: false }) === undefined) {
       throw new CommandError(EXIT.fault, `${file}: there is no journal; say where it is with --state-dir`);

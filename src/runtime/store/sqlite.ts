@@ -6,7 +6,7 @@
  * J2: commits that wait are bounded in number and bytes; beyond it a commit is refused with words.
  * J3: when a thread dies, everything that hung on it is answered.
  */
-import { mkdirSync } from "node:fs";
+import { closeSync, existsSync, mkdirSync, openSync } from "node:fs";
 import path from "node:path";
 import { receiveMessageOnPort, type MessagePort, type Worker } from "node:worker_threads";
 import { invariant } from "../../base/invariant.ts";
@@ -71,11 +71,11 @@ const OUTCOME_DURABLE: AppendOutcome = { kind: "durable" };
 export async function openSqliteStore(options: SqliteStoreOptions): Promise<SqliteStore> {
   const file = path.resolve(options.file);
   try {
-    mkdirSync(path.dirname(file), { recursive: true });
+    mkdirSync(path.dirname(file), { recursive: true, mode: 0o700 });
+    // Tasks and arguments are in it: nobody else may read it. SQLite gives its other files the same rights.
+    if (!existsSync(file)) closeSync(openSync(file, "wx", 0o600));
   } catch (error) {
-    throw new StoreError("cannot-open", `${path.dirname(file)} cannot be made: ${(error as Error).message}`, {
-      cause: error,
-    });
+    throw new StoreError("cannot-open", `${file} cannot be made: ${(error as Error).message}`, { cause: error });
   }
   const written = new Int32Array(new SharedArrayBuffer(4));
   const writer = startThread({ role: "writer", file, written });
