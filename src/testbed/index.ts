@@ -1,5 +1,7 @@
 /** The test kit's hosts (spec 6): the simulated engine over HTTP (docs/simulated-engine.md) and the load generator. */
 export { startFakeEngine } from "./fake-engine.ts";
+export { startRouter } from "./router.ts";
+export type { FakeRouter, RouterOptions } from "./router.ts";
 export type { FakeEngine } from "./fake-engine.ts";
 export { DIALECTS } from "./options.ts";
 export type { Dialect, FakeEngineOptions } from "./options.ts";
