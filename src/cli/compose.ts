@@ -144,12 +144,16 @@ function refuse(
   answerWhole(exchange, status, headers, errorBody("openai", { code, message }, ""));
 }
 
-export function statusRoute(scheduler: Scheduler): ExtraRoute {
+/** @param runs the runtime's tree for whoever asks, where a runtime is in the process (spec 7, One port). */
+export function statusRoute(scheduler: Scheduler, runs?: (exchange: Exchange) => unknown): ExtraRoute {
   return {
     method: "GET",
     path: "/status",
     guard: "token",
-    answer: (exchange) => answerWhole(exchange, 200, [], JSON.stringify(scheduler.status())),
+    answer(exchange) {
+      const more = runs === undefined ? {} : { runs: runs(exchange) };
+      answerWhole(exchange, 200, [], JSON.stringify({ ...scheduler.status(), ...more }));
+    },
   };
 }
 

@@ -22,9 +22,17 @@ const COMMANDS: { readonly [name: string]: Entry } = {
     summary: "Starts a proxy as a service of its own, attached to a scheduler.",
     load: async () => (await import("./commands/dataplane.ts")).dataplane,
   },
+  runtime: {
+    summary: "Starts the runtime as a service of its own: durable sub-agents over MCP.",
+    load: async () => (await import("./commands/runtime.ts")).runtime,
+  },
   "fake-engine": {
     summary: "Starts a simulated inference engine.",
     load: async () => (await import("./commands/fake-engine.ts")).fakeEngine,
+  },
+  demo: {
+    summary: "Shows what luftpause does for agents, in a minute, on simulated engines.",
+    load: async () => (await import("./commands/demo.ts")).demo,
   },
   loadgen: {
     summary: "Runs agents against a proxy in a closed loop and says what they saw.",

@@ -25,7 +25,7 @@ export type CacheAwareRouter = {
 };
 
 /** The command's own defaults. */
-export const ROUTER_DEFAULTS = { balanceAbs: 64, balanceRel: 1.5, cacheThreshold: 0.3, blocksMax: 1_048_576 };
+const ROUTER_DEFAULTS = { balanceAbs: 64, balanceRel: 1.5, cacheThreshold: 0.3, blocksMax: 1_048_576 };
 
 export type RouterOptions = { readonly engines: number } & Partial<typeof ROUTER_DEFAULTS>;
 

@@ -31,5 +31,5 @@ export type { AgentOverrides, AgentWorld } from "./script.ts";
 export { tokenizeAnswer } from "./answer-tokens.ts";
 export type { TokenizedAnswer, TokenPart } from "./answer-tokens.ts";
 export { paramsForProfile } from "./params.ts";
-export { createCacheAwareRouter, ROUTER_DEFAULTS } from "./cache-aware-router.ts";
+export { createCacheAwareRouter } from "./cache-aware-router.ts";
 export type { CacheAwareRouter } from "./cache-aware-router.ts";

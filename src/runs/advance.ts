@@ -38,7 +38,7 @@ const TURN_ATTEMPTS_MAX = 5;
 const RETRY_PAUSE_MS = 1_000;
 const RETRY_PAUSE_MAX_MS = 8_000;
 
-export const NOTE = {
+const NOTE = {
   noneLeft: "No tool calls are left: answer now with what you have, and do not call tools.",
 } as const;
 

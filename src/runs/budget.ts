@@ -102,7 +102,7 @@ const UNIT: { readonly [Name in BudgetName]: string } = {
   seconds: "seconds",
 };
 
-export function usedOf(node: RunNode, name: "tokens" | "toolCalls"): number {
+function usedOf(node: RunNode, name: "tokens" | "toolCalls"): number {
   const { promptTokens, completionTokens, callsStarted } = node.subtree;
   return name === "tokens" ? promptTokens + completionTokens : callsStarted;
 }
@@ -112,7 +112,7 @@ export function exceededText({ name, amount, limit }: Exceeded): string {
 }
 
 /** Tokens of the next turn's prompt: what the last one had, and what has come since. */
-export function estimatePrompt(run: RunState): number {
+function estimatePrompt(run: RunState): number {
   const last = run.rounds.at(-1);
   const { task, system, toolsBytes } = run.assignment;
   if (last === undefined) return tokensOf(utf8Bytes(task) + utf8Bytes(system ?? "") + toolsBytes);

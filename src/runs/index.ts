@@ -7,9 +7,9 @@
  * that changed.
  */
 export { actionsOf, advance, decide, liveRun, nextDeadlineMs, passTime, resume } from "./advance.ts";
-export { approvalId, pendingApprovals, settledApproval } from "./approval.ts";
+export { pendingApprovals, settledApproval } from "./approval.ts";
 export type { PendingApproval } from "./approval.ts";
-export { estimateUsage, exceededText, usedOf } from "./budget.ts";
+export { estimateUsage, exceededText } from "./budget.ts";
 export { carriesTools, conversation } from "./conversation.ts";
 export type { ChatMessage } from "./conversation.ts";
 export { NO_SUMS, REFUSAL } from "./fold.ts";
@@ -22,7 +22,6 @@ export {
   refusesChild,
   restoreEnded,
   restoreLive,
-  subtreeOf,
   sum,
   upwards,
 } from "./tree.ts";

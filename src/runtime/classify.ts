@@ -137,7 +137,7 @@ function topTokens(body: unknown): readonly TopToken[] {
 type Scores = ReadonlyMap<string, number>;
 
 /** A candidate scores a label if it is a non-empty prefix of that label and of no other. */
-export function scoreLabels(labels: readonly string[], top: readonly TopToken[]): Scores {
+function scoreLabels(labels: readonly string[], top: readonly TopToken[]): Scores {
   const scores = new Map<string, number>();
   for (const { token, logprob } of top) {
     const text = token.replace(/^[\s\u2581\u0120]+/, "");

@@ -1,5 +1,6 @@
 /** From what a client asks for to what the host spawns: model, tools, bounds, and keys that make repeats harmless. */
 import type { Assignment, SpawnRefusal } from "../runs/index.ts";
+import type { RowDetail } from "./commit.ts";
 import { digestOfJson } from "./digest.ts";
 import type { RunHost, Spawn } from "./run-host.ts";
 import type { Requester, ServiceRefusal, Spawned, SpawnSpec } from "./run-service.ts";
@@ -186,5 +187,6 @@ function repeatOf(
   if (row.argumentsDigest !== argumentsDigest) {
     return refused(`idempotencyKey: '${key}' was used with other arguments, for ${row.id}; take another key`);
   }
-  return { handle: row.id, model: String(row.detail?.["model"] ?? "") };
+  const { model } = row.detail as RowDetail;
+  return { handle: row.id, model };
 }

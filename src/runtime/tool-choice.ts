@@ -6,7 +6,7 @@ import type { OfferedTool } from "./tool-servers/port.ts";
 const FUNCTION_NAME_CHARS_MAX = 64;
 
 /** `server/tool`, the tool's name alone, or a pattern of either with `*`. */
-export function matchesTool(pattern: string, tool: { readonly server: string; readonly name: string }): boolean {
+function matchesTool(pattern: string, tool: { readonly server: string; readonly name: string }): boolean {
   const whole = new RegExp(
     `^${pattern
       .split("*")

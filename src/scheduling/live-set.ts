@@ -75,7 +75,7 @@ export type LiveSet = {
 };
 
 /** Until an answer has told: a small GPU. Only slices are measured by it. */
-export const PREFILL_RATE_AT_FIRST = 10;
+const PREFILL_RATE_AT_FIRST = 10;
 /** Prefixes remembered without a live run. Names come from clients, so their number is bounded. */
 const SHARED_MAX = 64;
 

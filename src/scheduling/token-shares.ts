@@ -56,7 +56,7 @@ export function setAllShares(state: SchedulerState): void {
 }
 
 /** What a difference of shares is in tokens of now. */
-export function tokensOfShare(state: SchedulerState, share: number): number {
+function tokensOfShare(state: SchedulerState, share: number): number {
   return share / worthNow(state);
 }
 

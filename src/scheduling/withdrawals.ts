@@ -90,7 +90,7 @@ export function keepQuiet(step: Step, replica: Replica, turn: Turn): void {
 }
 
 /** Batch may go there again. */
-export function calmDown(step: Step, replica: Replica): void {
+function calmDown(step: Step, replica: Replica): void {
   const { urgent } = replica.withdrawals;
   if (urgent === undefined) return;
   replica.withdrawals.urgent = undefined;

@@ -4,6 +4,8 @@
  */
 import { spawn, type ChildProcess } from "node:child_process";
 import { once } from "node:events";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
 import path from "node:path";
 import { afterAll } from "vitest";
 
@@ -12,8 +14,16 @@ const READY_MS = 15_000;
 const EXIT_MS = 15_000;
 
 const started = new Set<ChildProcess>();
-afterAll(() => {
+let root: string | undefined;
+function stateRoot(): string {
+  root ??= mkdtempSync(path.join(tmpdir(), "luftpause-e2e-"));
+  return root;
+}
+afterAll(async () => {
+  const ending = [...started].map((child) => once(child, "exit"));
   for (const child of started) child.kill("SIGKILL");
+  await Promise.all(ending);
+  if (root !== undefined) rmSync(root, { recursive: true, force: true });
 });
 
 export type Running = {
@@ -39,9 +49,11 @@ export function luftpause(
   args: readonly string[],
   options: { readonly environment?: { readonly [name: string]: string }; readonly folder?: string } = {},
 ): Running {
+  // A journal of its own, unless the test names one to share.
+  const stateDir = options.environment?.["LUFTPAUSE_STATE_DIR"] ?? mkdtempSync(path.join(stateRoot(), "state-"));
   const child = spawn(process.execPath, [MAIN, ...args], {
     cwd: options.folder ?? import.meta.dirname,
-    env: cleanEnvironment(options.environment),
+    env: cleanEnvironment({ ...options.environment, LUFTPAUSE_STATE_DIR: stateDir }),
     stdio: ["ignore", "pipe", "pipe"],
   });
   started.add(child);

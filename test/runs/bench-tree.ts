@@ -21,7 +21,7 @@ import {
   type Usage,
 } from "../../src/runs/index.ts";
 
-export const TOOLS = [
+const TOOLS = [
   { server: "lab", tool: "look", function: "look" },
   { server: "lab", tool: "write", function: "write" },
 ];
@@ -65,7 +65,7 @@ export function refused(text: string): MadeCall {
   return { id: "id-bad", name: "bad", rawArguments: "{}", judgement: { kind: "refused", text } };
 }
 
-export const USAGE: Usage = { promptTokens: 100, completionTokens: 20, cachedTokens: 0 };
+const USAGE: Usage = { promptTokens: 100, completionTokens: 20, cachedTokens: 0 };
 
 export function createTable(rules: Partial<RunRules> = {}) {
   const tree = createTree("r");
@@ -79,7 +79,7 @@ export function createTable(rules: Partial<RunRules> = {}) {
   };
   type Body = RunRecord extends infer Record ? (Record extends RunRecord ? Omit<Record, "v" | "at"> : never) : never;
   const put = (run: string, body: Body): readonly Entry[] =>
-    keep(advance(tree, run, { v: RECORD_VERSION, at: nowMs, ...body } as RunRecord, all));
+    keep(advance(tree, run, { v: RECORD_VERSION, at: nowMs, ...body }, all));
 
   const table = {
     tree,

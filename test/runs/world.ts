@@ -32,7 +32,7 @@ import {
 } from "../../src/runs/index.ts";
 import { ASSIGNMENT, callable, refused } from "./bench-tree.ts";
 
-export const RULES: RunRules = {
+const RULES: RunRules = {
   approvalExpireMs: 50_000,
   lastTurnOf: (replica) => (replica === "x" ? "auto" : "none"),
 };
@@ -236,7 +236,7 @@ export function spawn(world: World, parent: string | undefined): readonly Entry[
 type Body = RunRecord extends infer Record ? (Record extends RunRecord ? Omit<Record, "v" | "at"> : never) : never;
 
 function put(world: World, run: string, body: Body): readonly Entry[] {
-  return advance(world.tree, run, { v: RECORD_VERSION, at: world.nowMs, ...body } as RunRecord, RULES);
+  return advance(world.tree, run, { v: RECORD_VERSION, at: world.nowMs, ...body }, RULES);
 }
 
 function pick<Item>(random: Random, items: readonly Item[]): Item {

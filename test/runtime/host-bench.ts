@@ -14,7 +14,7 @@ export const BOB: Requester = { principal: "bob", caller: "c" };
 
 const SCHEMA = { type: "object", properties: { n: { type: "number" } } };
 
-export function tool(name: string, more: Partial<OfferedTool> = {}): OfferedTool {
+function tool(name: string, more: Partial<OfferedTool> = {}): OfferedTool {
   return {
     server: "lab",
     name,
@@ -28,11 +28,11 @@ export function tool(name: string, more: Partial<OfferedTool> = {}): OfferedTool
   };
 }
 
-export const TOOLS = [tool("look", { effect: "read-only" }), tool("write"), tool("erase", { asks: "destructive" })];
+const TOOLS = [tool("look", { effect: "read-only" }), tool("write"), tool("erase", { asks: "destructive" })];
 
 export type SeenCall = ToolCall & { readonly answer: (outcome: ToolOutcome) => void };
 
-export class FakeTools implements ToolServers {
+class FakeTools implements ToolServers {
   /** Every call that began, over all runtimes. */
   readonly calls: SeenCall[] = [];
   onCall: ((call: SeenCall) => void) | undefined;

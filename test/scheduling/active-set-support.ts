@@ -3,12 +3,9 @@ import type { Usage } from "../../src/wire/admission.ts";
 import { ACTIVE_SET_DEFAULTS, type ActiveSetConfig, type SchedulingConfig } from "../../src/scheduling/index.ts";
 import { config, Core, finished, replica, requested, type Ask, type Seen } from "./support.ts";
 
-export const BYTES_PER_TOKEN = 4;
+const BYTES_PER_TOKEN = 4;
 
-export function activeConfig(
-  about: Partial<ActiveSetConfig> = {},
-  pool: Partial<SchedulingConfig> = {},
-): SchedulingConfig {
+function activeConfig(about: Partial<ActiveSetConfig> = {}, pool: Partial<SchedulingConfig> = {}): SchedulingConfig {
   return config({ policy: "active-set", activeSet: { ...ACTIVE_SET_DEFAULTS, ...about }, ...pool });
 }
 

@@ -2,6 +2,7 @@ import { createFront } from "../../http/index.ts";
 import { schedulerMetrics } from "../../scheduler/index.ts";
 import type { FakeEngine } from "../../testbed/index.ts";
 import { checkBind, formatAddress, listenProblem, parseAddress, reachable } from "../address.ts";
+import { learnedPool, makeRuntime, NO_TOOLS, runTreeFor } from "../compose-runtime.ts";
 import {
   healthRoute,
   logFor,
@@ -59,20 +60,31 @@ export const up: Command = {
     const scheduler = makeScheduler(config, endpoints);
     const parts = makeDataplane(config, endpoints, scheduler.localPort());
     const { dataplane } = parts;
+    const agents = await makeRuntime(config, {
+      dataplaneUrl: reachable(address),
+      pool: learnedPool(scheduler),
+      tools: NO_TOOLS,
+    });
+    const { runtime } = agents;
     handle = withRoutes(
       config,
       [
-        statusRoute(scheduler),
-        metricsRoute({ scheduler: schedulerMetrics(scheduler), dataplane: dataplane.metrics }, log),
+        statusRoute(scheduler, runTreeFor(config, runtime)),
+        metricsRoute(
+          { scheduler: schedulerMetrics(scheduler), dataplane: dataplane.metrics, runtime: runtime.metrics },
+          log,
+        ),
         healthRoute("/healthz", () => ({ ok: true, status: "ok" })),
         healthRoute("/readyz", () => {
-          const { ready, reason } = dataplane.ready();
-          return { ok: ready, status: reason };
+          // The worst of the services.
+          const worst = [dataplane.ready(), runtime.ready()].find(({ ready }) => !ready);
+          return { ok: worst === undefined, status: worst?.reason ?? "ready" };
         }),
       ],
       (exchange) => dataplane.handle(exchange),
     );
     await scheduler.start();
+    await runtime.start();
 
     process.stdout.write(
       readyBlock({
@@ -95,7 +107,8 @@ export const up: Command = {
     return drainOnSignals(
       async () => {
         // Readiness falls first: a load balancer sees it while the port still answers.
-        await dataplane.drain();
+        // Sub-agents' turns go through the dataplane: both stop taking work at once.
+        await Promise.all([dataplane.drain(), agents.close(config.limits.drainSeconds * 1000)]);
         front.stopListening();
         parts.close();
         await Promise.all([scheduler.stop(), front.close(), ...simulated.map((engine) => engine.close())]);

@@ -1,0 +1,173 @@
+/** Wires the runtime: its journal, its way to the dataplane, its tools, and what it knows of the pool. */
+import { mkdirSync } from "node:fs";
+import path from "node:path";
+import { answerWhole, createAuth, createEngineClient, type Exchange } from "../http/index.ts";
+import {
+  createModelClient,
+  createRuntime,
+  openSqliteStore,
+  StoreError,
+  type Runtime,
+  type ToolServers,
+} from "../runtime/index.ts";
+import type { Scheduler } from "../scheduler/index.ts";
+import { REAL_CLOCK } from "../telemetry/index.ts";
+import type { EngineKind } from "../wire/endpoint.ts";
+import { logFor, type ExtraRoute } from "./compose.ts";
+import { authOf, runtimeTokenOf } from "./config/resolve.ts";
+import type { Config } from "./config/schema.ts";
+import { CommandError, EXIT } from "./exit.ts";
+import { JOURNAL_FILE } from "./journal-file.ts";
+
+/** What is known of the pool beside the config, where the scheduler runs in the same process. */
+export type PoolView = {
+  /** Of healthy replicas, in the order of the config. */
+  readonly generativeModels: () => readonly string[];
+  readonly singlePassModels: () => readonly string[];
+  readonly engineOf: (replica: string) => EngineKind | undefined;
+};
+
+export type RuntimeParts = {
+  readonly runtime: Runtime;
+  readonly tools: ToolServers;
+  /** Ends what is under way, within `withinMs`, and closes the journal. */
+  close(withinMs: number): Promise<void>;
+};
+
+/** What the scheduler of the same process has learned of the pool. */
+export function learnedPool(scheduler: Pick<Scheduler, "status">): PoolView {
+  const models = (kind: string) => (): readonly string[] => {
+    const rows = scheduler.status().replicas.filter((row) => row.kind === kind && row.healthy);
+    return [...new Set(rows.flatMap((row) => row.models))];
+  };
+  return {
+    generativeModels: models("generative"),
+    singlePassModels: models("single-pass"),
+    engineOf(replica) {
+      const row = scheduler.status().replicas.find((known) => known.replica === replica);
+      return row?.engine as EngineKind | undefined;
+    },
+  };
+}
+
+/** What the config alone says of the pool. */
+export function configuredPool(config: Config): PoolView {
+  const models = (kind: "generative" | "single-pass") => (): readonly string[] =>
+    config.endpoints.flatMap((endpoint) => (endpoint.kind === kind ? endpoint.models : []));
+  return {
+    generativeModels: models("generative"),
+    singlePassModels: models("single-pass"),
+    engineOf: () => undefined,
+  };
+}
+
+/**
+ * Opens the journal and makes the runtime; `runtime.start` takes the runs over.
+ * @param options.dataplaneUrl base address without /v1.
+ */
+export async function makeRuntime(
+  config: Config,
+  options: { readonly dataplaneUrl: string; readonly pool: PoolView; readonly tools: ToolServers },
+): Promise<RuntimeParts> {
+  const { runtime: keys, limits } = config;
+  const { pool, tools } = options;
+  const store = await openJournal(config);
+  const { connectTimeoutMs, reusedSocketRetryMs } = limits;
+  const model = createModelClient({
+    url: options.dataplaneUrl,
+    token: runtimeTokenOf(config),
+    http: createEngineClient({ connectTimeoutMs, reusedSocketRetryMs }),
+    clock: REAL_CLOCK,
+    turnTimeoutMs: keys.turnTimeoutSeconds * 1000,
+    silenceMs: keys.turnSilenceSeconds * 1000,
+  });
+  const runtime = createRuntime({
+    store,
+    model,
+    tools,
+    clock: REAL_CLOCK,
+    wallMs: Date.now,
+    log: logFor(config, "runtime"),
+    defaultModel: keys.defaultModel ?? undefined,
+    modelOrder: pool.generativeModels,
+    lastTurnOf: lastTurnOf(config, pool),
+    maxToolCalls: keys.maxToolCalls,
+    maxTokens: keys.maxTokens,
+    maxDepth: keys.maxDepth,
+    maxChildren: keys.maxChildren,
+    approvalExpireMs: keys.approvals.expireSeconds * 1000,
+    keepFinishedMs: keys.keepFinishedDays * 86_400_000,
+    classifierModel: () => pool.singlePassModels()[0],
+    labelsOf: (name) =>
+      config.endpoints.find(({ kind, models, labels }) => {
+        return kind === "single-pass" && labels.length > 0 && (models.length === 0 || models.includes(name));
+      })?.labels ?? [],
+  });
+  return {
+    runtime,
+    tools,
+    async close(withinMs) {
+      let timer: NodeJS.Timeout | undefined;
+      const late = new Promise<void>((resolve) => {
+        timer = setTimeout(resolve, withinMs);
+      });
+      await Promise.race([runtime.drain(), late]);
+      clearTimeout(timer);
+      runtime.close();
+      await tools.close();
+      await store.close();
+    },
+  };
+}
+
+async function openJournal(config: Config) {
+  const file = path.join(config.stateDir, JOURNAL_FILE);
+  try {
+    mkdirSync(config.stateDir, { recursive: true, mode: 0o700 });
+    return await openSqliteStore({ file });
+  } catch (error) {
+    if (error instanceof StoreError) throw new CommandError(EXIT.config, `stateDir: ${error.message}`);
+    const { code, message } = error as NodeJS.ErrnoException;
+    throw new CommandError(EXIT.config, `stateDir: ${config.stateDir} cannot be used (${code ?? message})`);
+  }
+}
+
+/** Engines that keep the tools in the prompt under `tool_choice: "none"` (spec 4, The last turn). */
+const KEEP_TOOLS: ReadonlySet<string> = new Set<EngineKind>(["vllm", "llama.cpp"]);
+
+function lastTurnOf(config: Config, pool: PoolView): (replica: string | undefined) => "none" | "auto" {
+  return (replica) => {
+    const endpoint = config.endpoints.find(({ name }) => name === replica);
+    if (endpoint === undefined) return "auto";
+    if (endpoint.lastTurn !== "by-engine") return endpoint.lastTurn;
+    const engine = endpoint.engine === "auto" ? pool.engineOf(endpoint.name) : endpoint.engine;
+    return engine !== undefined && KEEP_TOOLS.has(engine) ? "none" : "auto";
+  };
+}
+
+/** The tree for whoever asks: our own services and the one token see all, a principal its own runs. */
+export function runTreeFor(config: Config, runtime: Runtime): (exchange: Exchange) => unknown {
+  const authenticate = createAuth(authOf(config));
+  return (exchange) => {
+    const identity = authenticate(exchange);
+    const all = identity === undefined || identity.service || config.principals.length === 0;
+    return runtime.service.tree(all ? undefined : identity.principal);
+  };
+}
+
+export function runtimeStatusRoute(config: Config, runtime: Runtime): ExtraRoute {
+  const tree = runTreeFor(config, runtime);
+  return {
+    method: "GET",
+    path: "/status",
+    guard: "token",
+    answer: (exchange) => answerWhole(exchange, 200, [], JSON.stringify({ runs: tree(exchange) })),
+  };
+}
+
+/** Where no tool server is configured sub-agents have no tools. */
+export const NO_TOOLS: ToolServers = {
+  list: () => [],
+  call: () => Promise.resolve({ ok: false, text: "Error: no tool server is configured" }),
+  close: () => Promise.resolve(),
+};

@@ -1,0 +1,2 @@
+/** Name of the journal inside the state directory. */
+export const JOURNAL_FILE = "runs.db";
