@@ -40,7 +40,7 @@ const START_TIMEOUT_MS = 60_000;
 const REPOSITORY = path.resolve(import.meta.dirname, "../..");
 const BOTH = ["sglang", "vllm"] as const;
 
-export async function freePort(): Promise<number> {
+async function freePort(): Promise<number> {
   const server = net.createServer().listen(0, "127.0.0.1");
   await new Promise((resolve) => server.once("listening", resolve));
   const { port } = server.address() as net.AddressInfo;
