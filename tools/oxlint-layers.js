@@ -15,7 +15,7 @@ const LAYERS = {
   dataplane: { layers: ["base", "wire", "telemetry", "http"], npm: ["undici"], node: true },
   runtime: {
     layers: ["base", "wire", "runs", "telemetry", "http"],
-    npm: ["@modelcontextprotocol/server", "@modelcontextprotocol/client", "@modelcontextprotocol/node", "zod"],
+    npm: ["@modelcontextprotocol/server", "@modelcontextprotocol/client", "@cfworker/json-schema", "zod"],
     node: true,
   },
   testbed: {

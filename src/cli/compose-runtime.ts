@@ -3,10 +3,12 @@ import { mkdirSync } from "node:fs";
 import path from "node:path";
 import { answerWhole, createAuth, createEngineClient, type Exchange } from "../http/index.ts";
 import {
+  createMcpFace,
   createModelClient,
   createRuntime,
   openSqliteStore,
   StoreError,
+  type McpFace,
   type Runtime,
   type ToolServers,
 } from "../runtime/index.ts";
@@ -17,6 +19,7 @@ import { logFor, type ExtraRoute } from "./compose.ts";
 import { authOf, runtimeTokenOf } from "./config/resolve.ts";
 import type { Config } from "./config/schema.ts";
 import { CommandError, EXIT } from "./exit.ts";
+import { version } from "./version.ts";
 import { JOURNAL_FILE } from "./journal-file.ts";
 
 /** What is known of the pool beside the config, where the scheduler runs in the same process. */
@@ -29,7 +32,7 @@ export type PoolView = {
 
 export type RuntimeParts = {
   readonly runtime: Runtime;
-  readonly tools: ToolServers;
+  readonly face: McpFace;
   /** Ends what is under way, within `withinMs`, and closes the journal. */
   close(withinMs: number): Promise<void>;
 };
@@ -103,9 +106,23 @@ export async function makeRuntime(
         return kind === "single-pass" && labels.length > 0 && (models.length === 0 || models.includes(name));
       })?.labels ?? [],
   });
+  const face = await createMcpFace({
+    service: runtime.service,
+    store,
+    clock: REAL_CLOCK,
+    wallMs: Date.now,
+    log: logFor(config, "mcp"),
+    metrics: runtime.metrics,
+    version: version(),
+    authenticate: createAuth(authOf(config)),
+    allowedHosts: keys.allowedHosts,
+    requestStateKey: keys.requestStateKey ?? undefined,
+    humanMinMs: keys.approvals.humanMinMs,
+    keepFinishedMs: keys.keepFinishedDays * 86_400_000,
+  });
   return {
     runtime,
-    tools,
+    face,
     async close(withinMs) {
       let timer: NodeJS.Timeout | undefined;
       const late = new Promise<void>((resolve) => {
@@ -113,6 +130,7 @@ export async function makeRuntime(
       });
       await Promise.race([runtime.drain(), late]);
       clearTimeout(timer);
+      await face.close();
       runtime.close();
       await tools.close();
       await store.close();
@@ -171,3 +189,8 @@ export const NO_TOOLS: ToolServers = {
   call: () => Promise.resolve({ ok: false, text: "Error: no tool server is configured" }),
   close: () => Promise.resolve(),
 };
+
+/** Gives the MCP face its paths, and everything else to the next. */
+export function withMcp(face: McpFace, next: (exchange: Exchange) => void): (exchange: Exchange) => void {
+  return (exchange) => (face.owns(exchange.path) ? face.handle(exchange) : next(exchange));
+}

@@ -39,6 +39,7 @@ export function readyBlock(facts: ReadyFacts): string {
     `luftpause ${version()} listens on ${facts.address}`,
     "",
     `  base_url   ${url}/v1`,
+    `  MCP        ${url}/mcp   (sub-agents: spawn, await, run, …)`,
     `  status     ${url}/status   (luftpause status)`,
     `  metrics    ${url}/metrics`,
     `  token      ${token ? "set: send it as `Authorization: Bearer …`" : "none: this machine only"}`,
@@ -49,7 +50,16 @@ export function readyBlock(facts: ReadyFacts): string {
     "Try it:",
     curl(facts),
     "",
+    "Let Claude Code spawn sub-agents:",
+    addToClaude(url, token),
+    "",
   ].join("\n");
+}
+
+/** How Claude Code gets to know the runtime; the token stays in its variable. */
+export function addToClaude(url: string, token = false): string {
+  const header = token ? ' --header "Authorization: Bearer $LUFTPAUSE_TOKEN"' : "";
+  return `  claude mcp add --transport http --scope local luftpause ${url}/mcp${header}`;
 }
 
 /** A line that works when it is pasted into a shell; the token stays in its variable. */

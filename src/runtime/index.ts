@@ -7,6 +7,8 @@ export { StoreError } from "./store/port.ts";
 export type { Damage } from "./store/port.ts";
 export { openSqliteStore } from "./store/sqlite.ts";
 export type { SqliteStore } from "./store/sqlite.ts";
+export { createMcpFace } from "./mcp/face.ts";
+export type { McpFace } from "./mcp/face.ts";
 export { createModelClient } from "./model-client.ts";
 export type { ModelClient } from "./model-client.ts";
 export type { RunService } from "./run-service.ts";

@@ -92,6 +92,15 @@ export type DecideAnswer = {
   readonly unscored: readonly string[];
 };
 
+/** The handle under which a client polls a run (MCP Tasks). */
+export type TaskView = {
+  readonly id: string;
+  readonly createdAtMs: number;
+  /** Of the run's last record, wall-clock milliseconds. */
+  readonly updatedAtMs: number;
+  readonly run: RunView;
+};
+
 /** A run in the tree of the status page. */
 export type StatusNode = {
   readonly handle: string;
@@ -123,6 +132,8 @@ export type RunService = {
       readonly mode: "all" | "any";
       readonly timeoutMs: number;
       readonly signal?: AbortSignal | undefined;
+      /** Ends the waiting too when one of the runs waits for a person. */
+      readonly untilPending?: boolean | undefined;
     },
   ): Promise<Awaited>;
   /** One run; undefined when it is not the principal's. */
@@ -139,6 +150,10 @@ export type RunService = {
   /** Open approvals of the principal, oldest first. */
   approvals(who: Requester): Promise<readonly (ApprovalView & { readonly handle: string })[]>;
   tools(): readonly OfferedTool[];
+  /** The task of a run, durable before the answer; the one that it has, where it has one. */
+  createTask(who: Requester, handle: string): Promise<TaskView | ServiceRefusal>;
+  /** A task of the principal; undefined when there is none, or its run was deleted. */
+  task(who: Requester, id: string): Promise<TaskView | undefined>;
   decide(who: Requester, question: DecideQuestion, signal?: AbortSignal): Promise<DecideAnswer | ServiceRefusal>;
   /** Calls `listener` when one of the runs has changed; the returned function ends that. */
   subscribe(handles: readonly string[], listener: (handle: string) => void): () => void;

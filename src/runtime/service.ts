@@ -1,4 +1,5 @@
 /** The runtime as a service: what its faces call (`RunService`), its start, drain and end. */
+import { randomUUID } from "node:crypto";
 import type { Clock } from "../base/clock.ts";
 import {
   pendingApprovals,
@@ -26,6 +27,7 @@ import type {
   RunSummary,
   ServiceRefusal,
   StatusNode,
+  TaskView,
 } from "./run-service.ts";
 import { budgetView, type RunView } from "./run-view.ts";
 import { refused, Spawner } from "./spawning.ts";
@@ -68,6 +70,7 @@ export type Runtime = {
 
 const TREE_RUNS_MAX = 5_000;
 const INBOX_MAX = 500;
+const TASK_COMMITS_MAX = 50;
 
 export function createRuntime(options: RuntimeOptions): Runtime {
   const { store, model, tools, clock, wallMs, log, maxDepth, maxChildren, approvalExpireMs, lastTurnOf } = options;
@@ -157,7 +160,7 @@ class Service implements RunService {
   run: RunService["run"] = (who, spec) => this.#spawner.run(who, spec, this.#options.clock.nowMs());
 
   async awaitRuns(who: Requester, wait: Parameters<RunService["awaitRuns"]>[1]): Promise<Awaited> {
-    const { handles, mode, timeoutMs, signal } = wait;
+    const { handles, mode, timeoutMs, signal, untilPending = false } = wait;
     const found = new Map<string, Found | undefined>();
     const changed = new Set(handles);
     let wake: () => void = () => undefined;
@@ -175,7 +178,8 @@ class Service implements RunService {
         }
         const leftMs = deadlineMs - this.#options.clock.nowMs();
         const done = isDone(found, mode);
-        if (done || leftMs <= 0 || signal?.aborted === true)
+        const asks = untilPending && [...found.values()].some((one) => one !== undefined && isAsking(one.run));
+        if (done || asks || leftMs <= 0 || signal?.aborted === true)
           return { done, results: await this.#results(handles, found) };
         if (changed.size === 0) await this.#wait(leftMs, signal, (woken) => (wake = woken));
       }
@@ -292,6 +296,39 @@ class Service implements RunService {
 
   tools: RunService["tools"] = () => this.#options.tools.list();
 
+  async createTask(who: Requester, handle: string): Promise<TaskView | ServiceRefusal> {
+    const { store, wallMs } = this.#options;
+    const [known] = await store.tasksOf(handle);
+    if (known !== undefined) return (await this.task(who, known.id)) ?? refused(`unknown handle ${handle}`);
+    const id = `task-${randomUUID()}`;
+    let problem = "";
+    // The run goes on meanwhile: the number of its last record may be another one by the time of the commit.
+    for (let attempt = 0; attempt < TASK_COMMITS_MAX; attempt += 1) {
+      const entry = await store.entry(handle);
+      if (entry?.row.principal !== who.principal) return refused(`unknown handle ${handle}`);
+      const row = { id, runId: handle, principal: who.principal, createdAtMs: wallMs() };
+      const change = { runId: handle, expectedSeq: entry.lastSeq, epoch: entry.epoch, records: [], tasks: [row] };
+      const outcome = await store.append([change], { whenFull: "refuse" });
+      if (outcome.kind === "durable") {
+        const made = await this.task(who, id);
+        if (made !== undefined) return made;
+        break;
+      }
+      problem = outcome.message;
+      if (outcome.kind !== "conflict" || outcome.on !== "sequence") break;
+    }
+    return refused(`no task could be kept for ${handle} (${problem}); the run goes on: call await with its handle`);
+  }
+
+  async task(who: Requester, id: string): Promise<TaskView | undefined> {
+    const { store } = this.#options;
+    const row = await store.task(id);
+    if (row?.principal !== who.principal) return undefined;
+    const [run, entry] = await Promise.all([this.view(who, row.runId), store.entry(row.runId)]);
+    if (run === undefined) return undefined;
+    return { id, createdAtMs: row.createdAtMs, updatedAtMs: entry?.row.updatedAtMs ?? row.createdAtMs, run };
+  }
+
   decide: RunService["decide"] = (who, question, signal) => {
     const { model, classifierModel, labelsOf } = this.#options;
     return classify({ model, classifierModel, labelsOf, defaultModel: this.#defaultModel }, who, question, signal);
@@ -316,6 +353,10 @@ class Service implements RunService {
     }
     return nodes;
   }
+}
+
+function isAsking(run: RunState): boolean {
+  return run.end === undefined && pendingApprovals(run).length > 0;
 }
 
 function isDone(found: ReadonlyMap<string, Found | undefined>, mode: "all" | "any"): boolean {

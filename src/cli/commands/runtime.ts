@@ -1,11 +1,12 @@
 import { createFront } from "../../http/index.ts";
 import { checkBind, listenProblem, parseAddress, reachable } from "../address.ts";
-import { configuredPool, makeRuntime, NO_TOOLS, runtimeStatusRoute } from "../compose-runtime.ts";
+import { configuredPool, makeRuntime, NO_TOOLS, runtimeStatusRoute, withMcp } from "../compose-runtime.ts";
 import { healthRoute, logFor, metricsRoute, withRoutes } from "../compose.ts";
 import { CONFIG_FLAGS, configFromFlags } from "../config/from-flags.ts";
 import { hasToken, runtimeTokenOf } from "../config/resolve.ts";
 import { CommandError, EXIT } from "../exit.ts";
 import type { Command } from "../flags.ts";
+import { addToClaude } from "../ready-block.ts";
 import { drainOnSignals } from "../signals.ts";
 
 export const runtime: Command = {
@@ -45,7 +46,7 @@ export const runtime: Command = {
       pool: configuredPool(config),
       tools: NO_TOOLS,
     });
-    handle = withRoutes(
+    const routes = withRoutes(
       config,
       [
         runtimeStatusRoute(config, parts.runtime),
@@ -58,8 +59,14 @@ export const runtime: Command = {
       ],
       undefined,
     );
+    handle = routes;
     await parts.runtime.start();
-    process.stdout.write(`luftpause runtime: status on ${reachable(address)}/status, dataplane ${dataplane}\n`);
+    // Nothing may be asked before the runs of the process before are taken over.
+    handle = withMcp(parts.face, routes);
+    const url = reachable(address);
+    process.stdout.write(
+      `luftpause runtime: MCP on ${url}/mcp, status on ${url}/status, dataplane ${dataplane}\n${addToClaude(url, hasToken(config))}\n`,
+    );
     return drainOnSignals(
       async () => {
         // Readiness falls first: a load balancer sees it while the port still answers.

@@ -2,7 +2,7 @@ import { createFront } from "../../http/index.ts";
 import { schedulerMetrics } from "../../scheduler/index.ts";
 import type { FakeEngine } from "../../testbed/index.ts";
 import { checkBind, formatAddress, listenProblem, parseAddress, reachable } from "../address.ts";
-import { learnedPool, makeRuntime, NO_TOOLS, runTreeFor } from "../compose-runtime.ts";
+import { learnedPool, makeRuntime, NO_TOOLS, runTreeFor, withMcp } from "../compose-runtime.ts";
 import {
   healthRoute,
   logFor,
@@ -66,7 +66,7 @@ export const up: Command = {
       tools: NO_TOOLS,
     });
     const { runtime } = agents;
-    handle = withRoutes(
+    const routes = withRoutes(
       config,
       [
         statusRoute(scheduler, runTreeFor(config, runtime)),
@@ -84,7 +84,10 @@ export const up: Command = {
       (exchange) => dataplane.handle(exchange),
     );
     await scheduler.start();
+    // The runs that are taken over ask for turns at once: by this port.
+    handle = routes;
     await runtime.start();
+    handle = withMcp(agents.face, routes);
 
     process.stdout.write(
       readyBlock({

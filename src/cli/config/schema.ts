@@ -265,6 +265,12 @@ export const configSchema = z.strictObject({
       requestStateKey: secret("Key of the requestState of MCP; null: made once and kept in the journal.")
         .nullable()
         .default(null),
+      allowedHosts: z
+        .array(z.string().min(1))
+        .default([])
+        .describe(
+          "Host names besides this machine's own under which MCP may be reached, such as `runtime` in compose; `*`: all. Others are refused: a web page could use them (DNS rebinding).",
+        ),
       approvals: group(
         {
           humanMinMs: count(1_000, "A decline that comes sooner is nobody's answer; 0 trusts instant declines."),

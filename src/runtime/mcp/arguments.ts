@@ -1,0 +1,163 @@
+/**
+ * Arguments of the face's tools: coerced like a small model's (strings for numbers, JSON in strings, null for absent), then
+ * checked against the schema that `tools/list` shows. Wrong ones give the expected shape, so that the next try is right.
+ */
+import { Validator, type Schema } from "@cfworker/json-schema";
+import { FACE_TOOLS, type FaceTool, type ToolName } from "./tool-list.ts";
+
+export type Arguments = { readonly [name: string]: unknown };
+type Shape = { readonly [key: string]: unknown };
+
+export type ReadArguments =
+  | { readonly ok: true; readonly value: Arguments }
+  | { readonly ok: false; readonly message: string };
+
+const VALIDATORS: ReadonlyMap<ToolName, Validator> = new Map(
+  FACE_TOOLS.map(({ name, inputSchema }) => [name, new Validator(inputSchema as Schema, "2020-12", false)]),
+);
+const SHOWN_VALUE_MAX = 80;
+
+/** @param given as the client sent them. */
+export function readArguments(tool: FaceTool, given: unknown): ReadArguments {
+  const parsed = typeof given === "string" ? parsedAs("object", given) : given;
+  if (parsed === undefined || parsed === null) return checked(tool, {});
+  if (typeof parsed !== "object" || Array.isArray(parsed)) return wrong(tool, "arguments: must be an object");
+  const object = coerceObject(tool.inputSchema, parsed as Arguments);
+  const unknown = Object.keys(object).find((name) => tool.inputSchema.properties[name] === undefined);
+  if (unknown !== undefined) return wrong(tool, `${unknown}: ${tool.name} has no such argument`);
+  return checked(tool, object);
+}
+
+function checked(tool: FaceTool, value: Arguments): ReadArguments {
+  const result = VALIDATORS.get(tool.name)?.validate(value);
+  if (result === undefined || result.valid) return { ok: true, value };
+  // The deepest one says what is wrong; those above only say that something is.
+  const deepest = result.errors.reduce((one, other) =>
+    depthOf(other.instanceLocation) >= depthOf(one.instanceLocation) ? other : one,
+  );
+  const at = deepest.instanceLocation.replace(/^#\/?/, "").replaceAll("/", ".");
+  return wrong(tool, at === "" ? deepest.error : `${at}: ${deepest.error} It was ${shown(valueAt(value, at))}.`);
+}
+
+function wrong(tool: FaceTool, problem: string): ReadArguments {
+  const { properties, required } = tool.inputSchema as FaceTool["inputSchema"] & {
+    readonly required: readonly string[];
+  };
+  const lines = Object.entries(properties).map(([name, schema]) => {
+    return `- ${name}${required.includes(name) ? "" : "?"}: ${typeName(schema)}`;
+  });
+  const shape = lines.length === 0 ? "no arguments" : `\n${lines.join("\n")}`;
+  return { ok: false, message: `Wrong arguments for ${tool.name}. ${problem}\nExpected: ${shape}` };
+}
+
+function typeName(schema: Shape): string {
+  const {
+    type,
+    enum: choices,
+    items,
+    anyOf,
+  } = schema as {
+    readonly type?: string;
+    readonly enum?: readonly string[];
+    readonly items?: Shape;
+    readonly anyOf?: readonly Shape[];
+  };
+  if (choices !== undefined) return choices.map((choice) => JSON.stringify(choice)).join(" | ");
+  if (anyOf !== undefined) return anyOf.map(typeName).join(" | ");
+  if (type === "array") return `array of ${items === undefined ? "anything" : typeName(items)}`;
+  return type ?? "anything";
+}
+
+function coerceObject(schema: Shape, given: Arguments): Arguments {
+  const properties = schema["properties"] as { readonly [name: string]: Shape } | undefined;
+  const value: { [name: string]: unknown } = {};
+  for (const [name, each] of Object.entries(given)) {
+    const known = properties?.[name];
+    if (each === null) continue;
+    if (known === undefined) {
+      value[name] = each;
+      continue;
+    }
+    const coerced = coerce(known, each);
+    // An empty string for what is no text is what a model writes to leave it out.
+    if (coerced === "" && known["type"] !== "string") continue;
+    value[name] = coerced;
+  }
+  return value;
+}
+
+function coerce(schema: Shape, value: unknown): unknown {
+  const choices = schema["enum"] as readonly string[] | undefined;
+  if (choices !== undefined) return typeof value === "string" ? choiceOf(choices, value) : value;
+  const { anyOf } = schema as { readonly anyOf?: readonly Shape[] };
+  if (anyOf !== undefined) {
+    const text = typeof value === "string" ? parsedAs("object", value) : value;
+    const object = anyOf.find(({ type }) => type === "object");
+    const isObject = typeof text === "object" && text !== null && !Array.isArray(text);
+    return isObject && object !== undefined ? coerceObject(object, text as Arguments) : value;
+  }
+  switch (schema["type"]) {
+    case "integer":
+    case "number":
+      return typeof value === "string" && /^\s*[+-]?\d+(\.\d+)?\s*$/.test(value) ? Number(value) : value;
+    case "boolean":
+      return typeof value === "string" ? (BOOLEANS.get(value.trim().toLowerCase()) ?? value) : value;
+    case "string":
+      return typeof value === "number" || typeof value === "boolean" ? String(value) : value;
+    case "array": {
+      const list = typeof value === "string" ? (parsedAs("array", value) ?? [value]) : value;
+      const items = schema["items"] as Shape | undefined;
+      if (!Array.isArray(list)) return typeof list === "object" && items !== undefined ? [coerce(items, list)] : list;
+      // An empty text is what a model writes for an empty list.
+      if (typeof value === "string" && value.trim() === "") return [];
+      return items === undefined ? list : list.map((item: unknown) => coerce(items, item));
+    }
+    case "object": {
+      const object = typeof value === "string" ? (parsedAs("object", value) ?? value) : value;
+      return typeof object === "object" && object !== null && !Array.isArray(object)
+        ? coerceObject(schema, object as Arguments)
+        : object;
+    }
+    default:
+      return value;
+  }
+}
+
+const BOOLEANS: ReadonlyMap<string, boolean> = new Map([
+  ["true", true],
+  ["yes", true],
+  ["1", true],
+  ["false", false],
+  ["no", false],
+  ["0", false],
+]);
+
+function choiceOf(choices: readonly string[], value: string): string {
+  const bare = value.trim().toLowerCase();
+  return choices.find((choice) => choice === bare) ?? value;
+}
+
+function parsedAs(kind: "object" | "array", text: string): unknown {
+  if (!text.trim().startsWith(kind === "object" ? "{" : "[")) return undefined;
+  try {
+    const value: unknown = JSON.parse(text);
+    return Array.isArray(value) === (kind === "array") ? value : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+function depthOf(location: string): number {
+  return location.split("/").length;
+}
+
+function valueAt(value: unknown, at: string): unknown {
+  let here = value;
+  for (const part of at.split(".")) here = (here as { readonly [key: string]: unknown } | undefined)?.[part];
+  return here;
+}
+
+function shown(value: unknown): string {
+  const text = JSON.stringify(value) ?? "nothing";
+  return text.length > SHOWN_VALUE_MAX ? `${text.slice(0, SHOWN_VALUE_MAX)}…` : text;
+}
