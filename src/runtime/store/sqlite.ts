@@ -167,6 +167,8 @@ class Journal implements SqliteStore {
       worker.on("exit", () => {
         // What the thread said last may still be in the port.
         for (let last = take(port); last !== undefined; last = take(port)) this.#report(last);
+        // At a close the reader ends first, and the writer still has commits to answer.
+        if (worker === reader.worker && this.#closing !== undefined) return;
         this.#broken(reason);
       });
     }
