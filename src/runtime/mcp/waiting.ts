@@ -50,15 +50,15 @@ export function newWait(handles: readonly string[], mode: "all" | "any"): Wait {
 /** Waits until the runs have ended, the time is over, or a person has to be asked. */
 export async function waitFor(options: WaitOptions): Promise<Waited> {
   const { service, who, wait, timeoutMs, signal, wallMs, elicits } = options;
-  const asks = elicits && wait.rounds < ROUNDS_MAX;
   const awaited = await service.awaitRuns(who, {
     handles: wait.handles,
     mode: wait.mode,
     timeoutMs,
     signal,
-    untilPending: asks,
+    untilPending: elicits,
   });
-  const questions = asks && !awaited.done && !signal.aborted ? questionsOf(awaited.results) : [];
+  const asks = elicits && wait.rounds < ROUNDS_MAX && !awaited.done && !signal.aborted;
+  const questions = asks ? questionsOf(awaited.results) : [];
   if (questions.length === 0) return { kind: "done", awaited };
   return {
     kind: "ask",

@@ -2,7 +2,6 @@
 import { Client as ClientV2, StreamableHTTPClientTransport as TransportV2 } from "@modelcontextprotocol/client";
 import { Client as ClientV1 } from "@modelcontextprotocol/sdk/client/index.js";
 import { StreamableHTTPClientTransport as TransportV1 } from "@modelcontextprotocol/sdk/client/streamableHttp.js";
-import type { Transport as TransportOfV1 } from "@modelcontextprotocol/sdk/shared/transport.js";
 import { ElicitRequestSchema } from "@modelcontextprotocol/sdk/types.js";
 import { asPrincipalId } from "../../../src/base/ids.ts";
 import { createAuth, createFront } from "../../../src/http/index.ts";
@@ -92,8 +91,7 @@ export async function connect(kind: ClientKind, { url }: Served, options: Connec
   if (kind === "v1") {
     const client = new ClientV1(info, { capabilities });
     if (person !== undefined) client.setRequestHandler(ElicitRequestSchema, async ({ params }) => person(params));
-    // Its own type is not exact about what is optional.
-    await client.connect(new TransportV1(address, { requestInit }) as TransportOfV1);
+    await client.connect(new TransportV1(address, { requestInit }));
     return shaped(client, (name, args, how) => client.callTool({ name, arguments: args }, undefined, how));
   }
   const mode = kind === "v2-legacy" ? ("legacy" as const) : ("auto" as const);

@@ -21,8 +21,12 @@ async function task(served: Served): Promise<string> {
   return body.result?.["taskId"] as string;
 }
 
-async function asking(world: Bench): Promise<void> {
+async function wantsToErase(world: Bench): Promise<void> {
   answerCalls(await world.dataplane.nextTurn(), [{ name: "erase", args: { n: 1 } }]);
+}
+
+async function asking(world: Bench): Promise<void> {
+  await wantsToErase(world);
   await until("it asks", () => world.service.tree("ann").some(({ pendingApprovals }) => pendingApprovals > 0));
 }
 
@@ -175,7 +179,7 @@ describe("the official client of the Tasks extension", () => {
     const execution = await tasks.callTool("run", { task: "t" });
     expect(execution.kind).toBe("task");
     const settled = execution.settle();
-    await asking(world);
+    await wantsToErase(world);
     (await world.tools.next()).answer({ ok: true, text: "erased" });
     answerText(await world.dataplane.nextTurn(), "done");
     const { outcome } = await settled;
