@@ -55,11 +55,6 @@ export function setAllShares(state: SchedulerState): void {
   }
 }
 
-/** What a difference of shares is in tokens of now. */
-function tokensOfShare(state: SchedulerState, share: number): number {
-  return share / worthNow(state);
-}
-
 /** A caller has no open turns any more: it is remembered for as long as its tokens matter (T2). */
 export function rest(state: SchedulerState, caller: Caller): void {
   caller.quietMs = state.nowMs;
