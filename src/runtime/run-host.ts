@@ -24,7 +24,7 @@ import type { Log } from "../telemetry/index.ts";
 import { fromCounters, type RowDetail, type RowExtras } from "./commit.ts";
 import { HostedTree, type Staged, type Work } from "./hosted-tree.ts";
 import type { ModelClient } from "./model-client.ts";
-import { viewOf, type RunView } from "./run-view.ts";
+import { damagedView, viewOf, type RunView } from "./run-view.ts";
 import { beginWork, partialOfWork } from "./run-work.ts";
 import type { AppendOutcome, RunEntry, RunStore, StoredRun } from "./store/port.ts";
 import type { ToolServers } from "./tool-servers/port.ts";
@@ -59,7 +59,12 @@ export type SpawnOutcome =
   | { readonly kind: "unavailable"; readonly message: string };
 
 /** A run that was found, and the tree that it lives in, if that is in this process. */
-export type Found = { readonly run: RunState; readonly tree: HostedTree | undefined };
+export type Found = {
+  readonly run: RunState;
+  readonly tree: HostedTree | undefined;
+  /** Its journal cannot be read to the end, so it does not go on. */
+  readonly damage?: string | undefined;
+};
 
 /** Trees without a live run that are kept, for the status page and for those who still wait. */
 const IDLE_TREES_KEPT = 100;
@@ -201,8 +206,10 @@ export class RunHost {
     if (stored === undefined) return undefined;
     const replayed = replayRun(stored.records);
     if (replayed.run === undefined) return undefined;
+    const { run } = replayed;
+    const damage = run.end === undefined ? (stored.damage?.message ?? brokenText(replayed)) : undefined;
     // Between the look and the load it may have been taken over.
-    return this.findNow(handle) ?? { run: replayed.run, tree: undefined };
+    return this.findNow(handle) ?? { run, tree: undefined, damage };
   }
 
   /** As `find`, for runs in memory. */
@@ -216,7 +223,7 @@ export class RunHost {
   }
 
   /** A run as it is shown. */
-  async view({ run, tree }: Found): Promise<RunView> {
+  async view({ run, tree, damage }: Found): Promise<RunView> {
     const nowMs = this.#options.wallMs();
     const node = tree?.tree.nodes.get(run.id);
     if (node !== undefined) return viewOf(run, { node, detail: tree?.detailOf(run.id), nowMs });
@@ -226,11 +233,12 @@ export class RunHost {
     const { used, exceeded } = fromCounters(counters.get(run.id), { id: run.id, limits });
     const { spawnedAtMs } = run;
     const rows = children.map(({ row }) => row.id);
-    return viewOf(run, {
+    const view = viewOf(run, {
       node: { limits, subtree: used, exceeded, spawnedAtMs, children: rows },
       detail: undefined,
       nowMs,
     });
+    return damage === undefined ? view : damagedView(view, damage);
   }
 
   /** The tree of a live run, or of one whose tree is in the store. */
@@ -433,4 +441,8 @@ function mergeChanges(changes: Staged["changes"]): Staged["changes"] {
     });
   }
   return [...byRun.values()];
+}
+
+function brokenText(replayed: ReturnType<typeof replayRun>): string | undefined {
+  return replayed.kind === "broken" ? `record ${replayed.seq}: ${replayed.message}` : undefined;
 }

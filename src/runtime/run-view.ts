@@ -54,7 +54,15 @@ export type RunView = {
   readonly children: readonly string[];
   readonly budget?: BudgetView | undefined;
   readonly pendingApprovals: readonly ApprovalView[];
+  /** What is wrong with its journal. */
+  readonly damage?: string | undefined;
 };
+
+/** A run whose journal cannot be read to the end: nobody shall wait for it. */
+export function damagedView(view: RunView, damage: string): RunView {
+  const error = `the journal of this run is damaged (${damage}): it does not go on; \`luftpause journal verify\` says more`;
+  return { ...view, state: "Failed", detail: undefined, reason: "failed", error, pendingApprovals: [], damage };
+}
 
 export function viewOf(
   run: RunState,

@@ -178,7 +178,7 @@ class Service implements RunService {
         }
         const leftMs = deadlineMs - this.#options.clock.nowMs();
         const done = isDone(found, mode);
-        const asks = untilPending && [...found.values()].some((one) => one !== undefined && isAsking(one.run));
+        const asks = untilPending && [...found.values()].some((one) => one?.tree !== undefined && isAsking(one.run));
         if (done || asks || leftMs <= 0 || signal?.aborted === true)
           return { done, results: await this.#results(handles, found) };
         if (changed.size === 0) await this.#wait(leftMs, signal, (woken) => (wake = woken));
@@ -362,8 +362,9 @@ function isAsking(run: RunState): boolean {
 function isDone(found: ReadonlyMap<string, Found | undefined>, mode: "all" | "any"): boolean {
   const rows = [...found.values()];
   // What is unknown will never end.
-  const over = rows.filter((row) => row === undefined || row.run.end !== undefined);
-  const ended = rows.some((row) => row?.run.end !== undefined);
+  const isOver = (row: Found): boolean => row.run.end !== undefined || row.damage !== undefined;
+  const over = rows.filter((row) => row === undefined || isOver(row));
+  const ended = rows.some((row) => row !== undefined && isOver(row));
   return over.length === rows.length || (mode === "any" && ended);
 }
 

@@ -1,7 +1,7 @@
 /**
  * A journal whose n-th commit fails or waits, around any other one: for tests of what the host does then.
  */
-import type { AppendOutcome, RunChange, RunStore } from "../../src/runtime/store/port.ts";
+import type { AppendOutcome, RunChange, RunStore, StoredRun } from "../../src/runtime/store/port.ts";
 
 export type Fault =
   /** Nothing is written. */
@@ -52,12 +52,33 @@ export function faultyStore(
       }
     }
   };
+  return replacing<FaultyStore>(inner, { append, appends: () => number });
+}
+
+/** A journal around another one, in which from a moment on every run is damaged after its first record. */
+export function damagedStore(inner: RunStore, isDamaged: () => boolean): RunStore {
+  const spoilt = (run: StoredRun): StoredRun => {
+    if (!isDamaged()) return run;
+    const message = `record 2 of run ${run.row.id}: its checksum is wrong`;
+    return { ...run, records: run.records.slice(0, 1), damage: { runId: run.row.id, seq: 2, message } };
+  };
+  return replacing<RunStore>(inner, {
+    async *loadLive() {
+      for await (const run of inner.loadLive()) yield spoilt(run);
+    },
+    async load(runId) {
+      const run = await inner.load(runId);
+      return run === undefined ? undefined : spoilt(run);
+    },
+  });
+}
+
+function replacing<Store extends RunStore>(inner: RunStore, replaced: Partial<Store>): Store {
   return new Proxy(inner, {
     get(target, name) {
-      if (name === "append") return append;
-      if (name === "appends") return () => number;
+      if (name in replaced) return replaced[name as keyof Store];
       const value: unknown = Reflect.get(target, name);
       return typeof value === "function" ? (value.bind(target) as unknown) : value;
     },
-  }) as FaultyStore;
+  }) as Store;
 }

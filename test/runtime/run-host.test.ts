@@ -1,7 +1,7 @@
 import { describe, expect, test } from "vitest";
 import { createMemoryStore } from "../../src/runtime/store/memory.ts";
 import { answerCalls, answerText, FROM_ENGINE, SSE, until } from "./fake-dataplane.ts";
-import { faultyStore } from "./faulty-store.ts";
+import { damagedStore, faultyStore } from "./faulty-store.ts";
 import { ANN, bench, BOB, ended, spawnOne } from "./host-bench.ts";
 
 const messagesOf = (turn: { readonly body: { readonly [key: string]: unknown } }) =>
@@ -476,4 +476,19 @@ test("an early 200 that is held for minutes is a turn that waits, not a failure"
   }
   response.end(`data: {"choices":[{"delta":{"content":"at last"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n`);
   expect(await ended(world, [handle])).toMatchObject([{ state: "Completed", answer: "at last" }]);
+});
+
+test("a run whose journal is damaged is not gone on with, and nobody waits for it", async () => {
+  let damaged = false;
+  const store = damagedStore(createMemoryStore(), () => damaged);
+  const world = await bench({ store });
+  const handle = await spawnOne(world);
+  answerCalls(await world.dataplane.nextTurn(), [{ name: "erase", args: { n: 1 } }]);
+  await until("it asks", () => world.service.tree("ann").some(({ pendingApprovals }) => pendingApprovals > 0));
+  damaged = true;
+  const after = await world.restart();
+  const [result] = await ended(after, [handle]);
+  expect(result).toMatchObject({ handle, state: "Failed", reason: "failed", pendingApprovals: [] });
+  expect(result?.error).toMatch(/damaged .*record 2 .*checksum is wrong.*journal verify/);
+  expect(after.dataplane.turns).toHaveLength(1);
 });

@@ -10,6 +10,7 @@ import { answered, endedBadly, resultOf, type Structured } from "./results.ts";
 import { formOf, verdictOf } from "./waiting.ts";
 
 const INVALID_PARAMS = -32602;
+const INTERNAL_ERROR = -32603;
 const MISSING_CAPABILITY = -32021;
 const POLL_INTERVAL_MS = 1_000;
 /** Questions whose first showing is remembered. */
@@ -33,6 +34,10 @@ export class Tasks {
     const task = await this.#find(client, id);
     const { run } = task;
     const seed = { resultType: "complete", ...this.#seedOf(task) };
+    if (run.damage !== undefined) {
+      // An error of the server's, and not what the sub-agent came to.
+      return { ...seed, status: "failed", error: { code: INTERNAL_ERROR, message: run.error ?? run.damage } };
+    }
     switch (run.state) {
       case "AwaitingApproval": {
         const inputRequests = Object.fromEntries(

@@ -12,7 +12,7 @@ import type { Bench } from "../host-bench.ts";
 
 export type Served = { readonly url: string; stop(): Promise<void> };
 
-export const HUMAN_MIN_MS = 1_000;
+const HUMAN_MIN_MS = 1_000;
 
 const BOTH = ["interactive", "batch"] as const;
 

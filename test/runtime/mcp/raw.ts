@@ -12,7 +12,7 @@ export type Answer = {
 };
 
 export const PROTOCOL = "2026-07-28";
-export const TASKS = "io.modelcontextprotocol/tasks";
+const TASKS = "io.modelcontextprotocol/tasks";
 export const FORMS = { elicitation: { form: {} } };
 export const WITH_TASKS = { extensions: { [TASKS]: {} }, ...FORMS };
 

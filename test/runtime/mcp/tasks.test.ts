@@ -7,7 +7,9 @@ import {
   type ApplicationElicitResult,
 } from "@modelcontextprotocol/ext-tasks/client";
 import { describe, expect, test } from "vitest";
+import { createMemoryStore } from "../../../src/runtime/store/memory.ts";
 import { answerCalls, answerText, onCleanUp, until } from "../fake-dataplane.ts";
+import { damagedStore } from "../faulty-store.ts";
 import { bench, type Bench } from "../host-bench.ts";
 import { portOf, serve, type Served } from "./face.ts";
 import { callTool, modern, post, PROTOCOL, WITH_TASKS, type Answer } from "./raw.ts";
@@ -65,6 +67,22 @@ describe("a task", () => {
     (await world.dataplane.nextTurn()).response.writeHead(404).end(`{"error":{"message":"no such model"}}`);
     await until("it ends", () => world.dataplane.ended.length > 0);
     expect((await get(served, id)).body.result).toMatchObject({ status: "completed", result: { isError: true } });
+  });
+
+  test("of a run whose journal is damaged has failed, by an error of the server's", async () => {
+    let damaged = false;
+    const world = await bench({ store: damagedStore(createMemoryStore(), () => damaged) });
+    const served = await serve(world);
+    const id = await task(served);
+    await world.dataplane.nextTurn();
+    damaged = true;
+    await served.stop();
+    const again = await serve(await world.restart(), { port: portOf(served) });
+    expect((await get(again, id)).body.result).toMatchObject({
+      taskId: id,
+      status: "failed",
+      error: { code: -32603, message: expect.stringContaining("record 2") as string },
+    });
   });
 
   test("lives through a killed runtime, with the same questions", async () => {
