@@ -52,7 +52,9 @@ export function buildServer(deps: ServerDeps, session: (() => SessionClient) | u
       inputRequired: { legacyShim: false },
     },
   );
-  server.setRequestHandler("tools/list", () => ({ tools: FACE_TOOLS.map((tool) => ({ ...tool })) as never }));
+  server.setRequestHandler("tools/list", () => ({
+    tools: [...FACE_TOOLS, ...(deps.extraTools?.list ?? [])] as never,
+  }));
   server.setRequestHandler("tools/call", async (request, context) => {
     const said = session?.();
     const { id, signal } = context.mcpReq;
@@ -71,21 +73,22 @@ async function callTool(
   client: Client,
   modern: boolean,
 ): Promise<unknown> {
-  const tool = faceTool(params.name);
+  const { name } = params;
+  const { extraTools } = deps;
+  if (extraTools?.list.some((tool) => tool.name === name) === true) {
+    const extra = await extraTools.call({ name, arguments: (params.arguments ?? {}) as Arguments }, context, client);
+    return "run" in extra ? answerRun(deps, longCall(deps, extra.run, context, client, modern)) : extra.result;
+  }
+  const tool = faceTool(name);
   if (tool === undefined) {
-    const known = FACE_TOOLS.map(({ name }) => name).join(", ");
-    throw new ProtocolError(INVALID_PARAMS, `unknown tool ${params.name.slice(0, 100)}; there are ${known}`);
+    const known = FACE_TOOLS.map((one) => one.name).join(", ");
+    throw new ProtocolError(INVALID_PARAMS, `unknown tool ${name.slice(0, 100)}; there are ${known}`);
   }
   const read = readArguments(tool, params.arguments);
   if (!read.ok) return failed(read.message);
   const given: Arguments = read.value;
-  // A client that is gone ends the waiting in either era; the SDK tells it by the call's own signal in the new one only.
-  const gone = context.http?.req?.signal;
-  const { signal: cancelled } = context.mcpReq;
-  const signal = gone === undefined ? cancelled : AbortSignal.any([cancelled, gone]);
-  const short: ShortCall = { deps, client, given, signal };
-  const mint = modern ? (wait: Wait) => deps.requestState.mint(wait, context) : undefined;
-  const long: LongCall = { deps, client, given, context, signal, mint };
+  const long = longCall(deps, given, context, client, modern);
+  const short: ShortCall = { deps, client, given, signal: long.signal };
   switch (tool.name) {
     case "spawn":
       return spawn(short);
@@ -102,9 +105,28 @@ async function callTool(
     case "await":
       return deps.waiting.count(() => awaitRuns(long));
     case "run":
-      if (client.tasks && context.mcpReq.requestState() === undefined) return runAsTask(deps, long);
-      return deps.waiting.count(() => run(long));
+      return answerRun(deps, long);
   }
+}
+
+function longCall(
+  deps: ServerDeps,
+  given: Arguments,
+  context: ServerContext,
+  client: Client,
+  modern: boolean,
+): LongCall {
+  // A client that is gone ends the waiting in either era; the SDK tells it by the call's own signal in the new one only.
+  const gone = context.http?.req?.signal;
+  const { signal: cancelled } = context.mcpReq;
+  const signal = gone === undefined ? cancelled : AbortSignal.any([cancelled, gone]);
+  const mint = modern ? (wait: Wait) => deps.requestState.mint(wait, context) : undefined;
+  return { deps, client, given, context, signal, mint };
+}
+
+function answerRun(deps: ServerDeps, call: LongCall): Promise<unknown> {
+  const again = call.context.mcpReq.requestState() !== undefined;
+  return call.client.tasks && !again ? runAsTask(deps, call) : deps.waiting.count(() => run(call));
 }
 
 async function runAsTask(deps: ServerDeps, call: LongCall): Promise<Structured | CallToolResult> {
