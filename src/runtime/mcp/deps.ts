@@ -3,6 +3,7 @@ import type { Clock } from "../../base/clock.ts";
 import type { ServerContext } from "@modelcontextprotocol/server";
 import type { RunService, SpawnSpec } from "../run-service.ts";
 import type { Client } from "./requester.ts";
+import type { Wait } from "./waiting.ts";
 
 export type FaceDeps = {
   readonly service: RunService;
@@ -19,9 +20,14 @@ export type ExtraTools = {
   /** As they are listed. */
   readonly list: readonly { readonly name: string; readonly [field: string]: unknown }[];
   /** @returns a run to go on with as the tool `run` does, or the result. */
-  call(
-    call: { readonly name: string; readonly arguments: { readonly [name: string]: unknown } },
-    context: ServerContext,
-    client: Client,
-  ): Promise<{ readonly run: SpawnSpec } | { readonly result: object }>;
+  call(call: ExtraCall): Promise<{ readonly run: SpawnSpec } | { readonly result: object }>;
+};
+
+export type ExtraCall = {
+  readonly name: string;
+  readonly arguments: { readonly [name: string]: unknown };
+  readonly context: ServerContext;
+  readonly client: Client;
+  /** Seals a wait as `requestState`; undefined in a session. */
+  readonly mint: ((wait: Wait) => Promise<string>) | undefined;
 };

@@ -76,7 +76,9 @@ async function callTool(
   const { name } = params;
   const { extraTools } = deps;
   if (extraTools?.list.some((tool) => tool.name === name) === true) {
-    const extra = await extraTools.call({ name, arguments: (params.arguments ?? {}) as Arguments }, context, client);
+    const given = (params.arguments ?? {}) as Arguments;
+    const { mint } = longCall(deps, given, context, client, modern);
+    const extra = await extraTools.call({ name, arguments: given, context, client, mint });
     return "run" in extra ? answerRun(deps, longCall(deps, extra.run, context, client, modern)) : extra.result;
   }
   const tool = faceTool(name);
