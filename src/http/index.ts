@@ -16,3 +16,5 @@ export { createAuth } from "./auth.ts";
 export type { Authenticate, AuthOptions, Identity } from "./auth.ts";
 export { detached } from "./header-grammar.ts";
 export { FrameSocket, LINK_SOCKET } from "./frame-socket.ts";
+export { createPatientFetch } from "./patient-fetch.ts";
+export type { PatientFetch } from "./patient-fetch.ts";

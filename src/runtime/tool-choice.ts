@@ -1,5 +1,6 @@
 /** Which tools a run may use, under which names the model knows them, and which of its calls ask a person first. */
 import type { RunState, ToolRef } from "../runs/index.ts";
+import { matchesPattern } from "./tool-pattern.ts";
 import type { OfferedTool } from "./tool-servers/port.ts";
 
 /** What the API allows as the name of a function. */
@@ -7,14 +8,7 @@ const FUNCTION_NAME_CHARS_MAX = 64;
 
 /** `server/tool`, the tool's name alone, or a pattern of either with `*`. */
 function matchesTool(pattern: string, tool: { readonly server: string; readonly name: string }): boolean {
-  const whole = new RegExp(
-    `^${pattern
-      .split("*")
-      .map((part) => part.replaceAll(/[.*+?^${}()|[\]\\]/g, String.raw`\$&`))
-      .join(".*")}$`,
-    "s",
-  );
-  return whole.test(tool.name) || whole.test(`${tool.server}/${tool.name}`);
+  return matchesPattern(pattern, tool.name) || matchesPattern(pattern, `${tool.server}/${tool.name}`);
 }
 
 /**
