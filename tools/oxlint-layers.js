@@ -20,7 +20,7 @@ const LAYERS = {
   },
   testbed: {
     layers: ["base", "wire", "engine", "http"],
-    npm: ["@modelcontextprotocol/server", "@modelcontextprotocol/node"],
+    npm: ["@modelcontextprotocol/server", "@modelcontextprotocol/node", "zod"],
     node: true,
   },
   cli: {

@@ -6,21 +6,29 @@ import {
   createMcpFace,
   createModelClient,
   createRuntime,
+  createSpill,
+  createToolServers,
+  connectToServer,
   openSqliteStore,
   StoreError,
   type McpFace,
   type Runtime,
-  type ToolServers,
+  type ToolServerView,
 } from "../runtime/index.ts";
 import type { Scheduler } from "../scheduler/index.ts";
 import { REAL_CLOCK } from "../telemetry/index.ts";
 import type { EngineKind } from "../wire/endpoint.ts";
 import { logFor, type ExtraRoute } from "./compose.ts";
-import { authOf, runtimeTokenOf } from "./config/resolve.ts";
+import { authOf, runtimeTokenOf, toolServersOf } from "./config/resolve.ts";
 import type { Config } from "./config/schema.ts";
 import { CommandError, EXIT } from "./exit.ts";
 import { version } from "./version.ts";
 import { JOURNAL_FILE } from "./journal-file.ts";
+
+/** In the state directory: results of tools that were too long. */
+const SPILL_FOLDER = "tool-results";
+/** The start waits this long for tool servers; one that takes longer comes when it comes. */
+const TOOLS_WAIT_MS = 5_000;
 
 /** What is known of the pool beside the config, where the scheduler runs in the same process. */
 export type PoolView = {
@@ -33,6 +41,9 @@ export type PoolView = {
 export type RuntimeParts = {
   readonly runtime: Runtime;
   readonly face: McpFace;
+  readonly toolServers: () => readonly ToolServerView[];
+  /** Takes the runs over, once every tool server was tried: runs that go on call their tools at once. */
+  start(): Promise<void>;
   /** Ends what is under way, within `withinMs`, and closes the journal. */
   close(withinMs: number): Promise<void>;
 };
@@ -65,15 +76,15 @@ export function configuredPool(config: Config): PoolView {
 }
 
 /**
- * Opens the journal and makes the runtime; `runtime.start` takes the runs over.
+ * Opens the journal, makes the runtime, and begins to connect to the tool servers.
  * @param options.dataplaneUrl base address without /v1.
  */
 export async function makeRuntime(
   config: Config,
-  options: { readonly dataplaneUrl: string; readonly pool: PoolView; readonly tools: ToolServers },
+  options: { readonly dataplaneUrl: string; readonly pool: PoolView },
 ): Promise<RuntimeParts> {
   const { runtime: keys, limits } = config;
-  const { pool, tools } = options;
+  const { pool } = options;
   const store = await openJournal(config);
   const { connectTimeoutMs, reusedSocketRetryMs } = limits;
   const model = createModelClient({
@@ -83,6 +94,14 @@ export async function makeRuntime(
     clock: REAL_CLOCK,
     turnTimeoutMs: keys.turnTimeoutSeconds * 1000,
     silenceMs: keys.turnSilenceSeconds * 1000,
+  });
+  const tools = createToolServers(toolServersOf(config), {
+    clock: REAL_CLOCK,
+    log: logFor(config, "tools"),
+    connect: connectToServer,
+    version: version(),
+    random: Math.random,
+    spill: createSpill(path.join(config.stateDir, SPILL_FOLDER)),
   });
   const runtime = createRuntime({
     store,
@@ -106,6 +125,7 @@ export async function makeRuntime(
         return kind === "single-pass" && labels.length > 0 && (models.length === 0 || models.includes(name));
       })?.labels ?? [],
   });
+  tools.show(runtime.metrics);
   const face = await createMcpFace({
     service: runtime.service,
     store,
@@ -123,6 +143,11 @@ export async function makeRuntime(
   return {
     runtime,
     face,
+    toolServers: () => tools.servers(),
+    async start() {
+      await tools.tried(TOOLS_WAIT_MS);
+      await runtime.start();
+    },
     async close(withinMs) {
       let timer: NodeJS.Timeout | undefined;
       const late = new Promise<void>((resolve) => {
@@ -182,13 +207,6 @@ export function runtimeStatusRoute(config: Config, runtime: Runtime): ExtraRoute
     answer: (exchange) => answerWhole(exchange, 200, [], JSON.stringify({ runs: tree(exchange) })),
   };
 }
-
-/** Where no tool server is configured sub-agents have no tools. */
-export const NO_TOOLS: ToolServers = {
-  list: () => [],
-  call: () => Promise.resolve({ ok: false, text: "Error: no tool server is configured" }),
-  close: () => Promise.resolve(),
-};
 
 /** Gives the MCP face its paths, and everything else to the next. */
 export function withMcp(face: McpFace, next: (exchange: Exchange) => void): (exchange: Exchange) => void {

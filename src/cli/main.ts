@@ -30,6 +30,10 @@ const COMMANDS: { readonly [name: string]: Entry } = {
     summary: "Starts a simulated inference engine.",
     load: async () => (await import("./commands/fake-engine.ts")).fakeEngine,
   },
+  "fake-tools": {
+    summary: "Starts simulated tools: an MCP server with faults.",
+    load: async () => (await import("./commands/fake-tools.ts")).fakeTools,
+  },
   demo: {
     summary: "Shows what luftpause does for agents, in a minute, on simulated engines.",
     load: async () => (await import("./commands/demo.ts")).demo,

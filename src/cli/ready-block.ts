@@ -1,4 +1,5 @@
 /** The block that `luftpause up` prints when it is ready (spec 7, First minutes). It only grows. */
+import type { ToolServerView } from "../runtime/index.ts";
 import type { Status } from "../scheduler/index.ts";
 import type { EndpointConfig } from "../wire/endpoint.ts";
 import { table } from "./table.ts";
@@ -12,6 +13,8 @@ export type ReadyFacts = {
   readonly problems: Status["problems"];
   readonly endpoints: readonly EndpointConfig[];
   readonly simulated: boolean;
+  /** Tool servers of sub-agents, with how many tools each offers. */
+  readonly toolServers: readonly ToolServerView[];
   readonly token: boolean;
 };
 
@@ -33,8 +36,15 @@ export function readyBlock(facts: ReadyFacts): string {
     ]),
   );
   const note = facts.simulated
-    ? ["  No engine is named, so two simulated ones run. Your own: --engine http://HOST:PORT, or luftpause.yaml", ""]
+    ? [
+        "  No engine is named, so simulated ones run, with tools. Your own: --engine http://HOST:PORT, or luftpause.yaml",
+        "",
+      ]
     : [];
+  const servers = table(
+    [{ title: "  tool server" }, { title: "state" }, { title: "tools" }],
+    facts.toolServers.map(({ name, state, tools }) => [`  ${name}`, state, String(tools)]),
+  );
   return [
     `luftpause ${version()} listens on ${facts.address}`,
     "",
@@ -46,6 +56,7 @@ export function readyBlock(facts: ReadyFacts): string {
     "",
     engines,
     "",
+    ...(facts.toolServers.length === 0 ? [] : [servers, ""]),
     ...note,
     "Try it:",
     curl(facts),

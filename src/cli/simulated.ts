@@ -1,6 +1,6 @@
-/** Two simulated engines for a first minute without any GPU. */
-import { startFakeEngine, type FakeEngine } from "../testbed/index.ts";
-import type { EndpointEntry } from "./config/schema.ts";
+/** Two simulated engines and two simulated tool servers for a first minute without any GPU. */
+import { startFakeEngine, startFakeTools, type FakeEngine, type FakeToolsServer } from "../testbed/index.ts";
+import type { EndpointEntry, ToolServerEntry } from "./config/schema.ts";
 
 /** What they serve. */
 const SIMULATED_MODEL = "sim-8b";
@@ -33,5 +33,41 @@ export function endpointOfUrl(name: string, url: string): EndpointEntry {
     classifyPath: "auto",
     labels: [],
     forwardHeaders: [],
+  };
+}
+
+/** What each of the two tool servers offers. */
+const SIMULATED_TOOLS = {
+  reference: ["lookup", "deep_search"],
+  records: ["note", "put", "destroy"],
+} as const;
+
+export type SimulatedTools = { readonly server: FakeToolsServer; readonly entry: ToolServerEntry };
+
+/** Starts them on free loopback ports. */
+export async function startSimulatedTools(): Promise<readonly SimulatedTools[]> {
+  return Promise.all(
+    Object.entries(SIMULATED_TOOLS).map(async ([name, allow]) => {
+      const server = await startFakeTools({});
+      return { server, entry: toolServerOfUrl(`simulated-${name}`, server.url, allow) };
+    }),
+  );
+}
+
+function toolServerOfUrl(name: string, url: string, allow: readonly string[]): ToolServerEntry {
+  return {
+    name,
+    url,
+    args: [],
+    env: {},
+    headers: {},
+    allow: [...allow],
+    deny: [],
+    trust: true,
+    approve: "explicit",
+    effects: {},
+    onCrash: "ask",
+    timeoutSeconds: 600,
+    resultBytesMax: 65_536,
   };
 }

@@ -13,3 +13,8 @@ export type { AgentName, ClosedLoop } from "./loadgen/closed-loop.ts";
 export type { ClassReport, LoadReport } from "./loadgen/measure.ts";
 export { WORLDS } from "./loadgen/worlds.ts";
 export type { LoadWorld, WorldName } from "./loadgen/worlds.ts";
+export { toolFaultsHelp } from "./fake-tools/faults.ts";
+export { FAKE_TOOLS_FLAGS, toolsOptionsFromFlags } from "./fake-tools/flags.ts";
+export type { FakeToolsOptions } from "./fake-tools/options.ts";
+export type { FakeToolsServer } from "./fake-tools/over-http.ts";
+export { serveFakeToolsOnStdio, startFakeTools } from "./fake-tools/start.ts";

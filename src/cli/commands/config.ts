@@ -24,8 +24,9 @@ export const config: Command = {
         break;
       case "check": {
         const { config: checked, file } = configFromFlags(flags);
-        const count = checked.endpoints.length;
-        print(`${file ?? "no config file"}: ok, ${count} ${count === 1 ? "endpoint" : "endpoints"}`);
+        const { endpoints, tools } = checked;
+        const counts = [counted(endpoints.length, "endpoint"), counted(tools.length, "tool server")];
+        print(`${file ?? "no config file"}: ok, ${counts.join(", ")}`);
         break;
       }
       case "show":
@@ -37,6 +38,10 @@ export const config: Command = {
     return Promise.resolve(EXIT.ok);
   },
 };
+
+function counted(count: number, what: string): string {
+  return `${count} ${what}${count === 1 ? "" : "s"}`;
+}
 
 function print(text: string): void {
   process.stdout.write(`${text}\n`);

@@ -1,6 +1,6 @@
 import { createFront } from "../../http/index.ts";
 import { checkBind, listenProblem, parseAddress, reachable } from "../address.ts";
-import { configuredPool, makeRuntime, NO_TOOLS, runtimeStatusRoute, withMcp } from "../compose-runtime.ts";
+import { configuredPool, makeRuntime, runtimeStatusRoute, withMcp } from "../compose-runtime.ts";
 import { healthRoute, logFor, metricsRoute, withRoutes } from "../compose.ts";
 import { CONFIG_FLAGS, configFromFlags } from "../config/from-flags.ts";
 import { hasToken, runtimeTokenOf } from "../config/resolve.ts";
@@ -44,7 +44,6 @@ export const runtime: Command = {
     const parts = await makeRuntime(config, {
       dataplaneUrl: dataplane.replace(/\/+$/, "").replace(/\/v1$/, ""),
       pool: configuredPool(config),
-      tools: NO_TOOLS,
     });
     const routes = withRoutes(
       config,
@@ -60,7 +59,7 @@ export const runtime: Command = {
       undefined,
     );
     handle = routes;
-    await parts.runtime.start();
+    await parts.start();
     // Nothing may be asked before the runs of the process before are taken over.
     handle = withMcp(parts.face, routes);
     const url = reachable(address);

@@ -2,7 +2,7 @@ import { createFront } from "../../http/index.ts";
 import { schedulerMetrics } from "../../scheduler/index.ts";
 import type { FakeEngine } from "../../testbed/index.ts";
 import { checkBind, formatAddress, listenProblem, parseAddress, reachable } from "../address.ts";
-import { learnedPool, makeRuntime, NO_TOOLS, runTreeFor, withMcp } from "../compose-runtime.ts";
+import { learnedPool, makeRuntime, runTreeFor, withMcp } from "../compose-runtime.ts";
 import {
   healthRoute,
   logFor,
@@ -20,7 +20,7 @@ import type { Command, ParsedFlags } from "../flags.ts";
 import { readyBlock } from "../ready-block.ts";
 import { reloadOnHangup } from "../reload.ts";
 import { drainOnSignals } from "../signals.ts";
-import { endpointOfUrl, startSimulatedEngines } from "../simulated.ts";
+import { endpointOfUrl, startSimulatedEngines, startSimulatedTools } from "../simulated.ts";
 
 export const up: Command = {
   name: "up",
@@ -55,6 +55,8 @@ export const up: Command = {
     if (simulated.length > 0) {
       config.endpoints = simulated.map((engine, at) => endpointOfUrl(`simulated-${"ab"[at]}`, engine.url));
     }
+    const simulatedTools = simulated.length > 0 && config.tools.length === 0 ? await startSimulatedTools() : [];
+    config.tools.push(...simulatedTools.map(({ entry }) => entry));
     const endpoints = endpointsOf(config);
     const log = logFor(config, "up");
     const scheduler = makeScheduler(config, endpoints);
@@ -63,7 +65,6 @@ export const up: Command = {
     const agents = await makeRuntime(config, {
       dataplaneUrl: reachable(address),
       pool: learnedPool(scheduler),
-      tools: NO_TOOLS,
     });
     const { runtime } = agents;
     const routes = withRoutes(
@@ -86,7 +87,7 @@ export const up: Command = {
     await scheduler.start();
     // The runs that are taken over ask for turns at once: by this port.
     handle = routes;
-    await runtime.start();
+    await agents.start();
     handle = withMcp(agents.face, routes);
 
     process.stdout.write(
@@ -97,6 +98,7 @@ export const up: Command = {
         problems: scheduler.status().problems,
         endpoints,
         simulated: simulated.length > 0,
+        toolServers: agents.toolServers(),
         token: hasToken(config),
       }),
     );
@@ -114,7 +116,8 @@ export const up: Command = {
         await Promise.all([dataplane.drain(), agents.close(config.limits.drainSeconds * 1000)]);
         front.stopListening();
         parts.close();
-        await Promise.all([scheduler.stop(), front.close(), ...simulated.map((engine) => engine.close())]);
+        await Promise.all([scheduler.stop(), front.close()]);
+        await Promise.all([...simulated, ...simulatedTools.map(({ server }) => server)].map((one) => one.close()));
       },
       (line) => process.stderr.write(`${line}\n`),
     );

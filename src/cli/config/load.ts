@@ -130,7 +130,13 @@ function parseText(text: string, where: string, problems: string[]): unknown {
   return document.toJS() as unknown;
 }
 
-const SECRET_KEY = /^(?:token|apiKey|serviceToken)$/;
+const SECRET_KEY = /^(?:token|apiKey|serviceToken|requestStateKey)$/;
+/** Headers that carry one, in the headers of a tool server. */
+const SECRET_HEADER = /^(?:authorization|proxy-authorization|cookie|.*(?:api-?key|token|secret).*)$/i;
+/** Of a tool server: nobody can tell which of their values are secrets. */
+const MAYBE_SECRETS: ReadonlySet<string> = new Set(["headers", "env"]);
+/** References inside a longer value, such as `Bearer ${NAME}`. */
+const INNER_REFERENCE = /\$\{(?:file:([^}]+)|([A-Za-z_][A-Za-z0-9_]*))\}/g;
 const REFERENCE = /^\$\{(?:file:([^}]+)|([A-Za-z_][A-Za-z0-9_]*))\}$/;
 
 /** A secret in the file must be a reference: files are committed, copied into tickets, and printed. */
@@ -140,7 +146,7 @@ function checkSecretsAreReferences(tree: unknown, origins: Origins, problems: st
       for (const [index, element] of value.entries()) walk(element, [...path, index]);
     } else if (isObject(value)) {
       for (const [key, child] of Object.entries(value)) walk(child, [...path, key]);
-    } else if (typeof value === "string" && SECRET_KEY.test(String(path.at(-1))) && !REFERENCE.test(value)) {
+    } else if (typeof value === "string" && isSecret(path) && !hasReference(value, path)) {
       problems.push(
         `${place(origins, path)}: ${pathText(path)}: a secret stands here in the clear; ` +
           "write a reference: ${NAME} for an environment variable, ${file:/path} for a file",
@@ -148,6 +154,20 @@ function checkSecretsAreReferences(tree: unknown, origins: Origins, problems: st
     }
   };
   walk(tree, []);
+}
+
+function isSecret(path: Path): boolean {
+  const key = String(path.at(-1));
+  return SECRET_KEY.test(key) || (path.at(-2) === "headers" && SECRET_HEADER.test(key));
+}
+
+function hasReference(text: string, path: Path): boolean {
+  return holdsReferences(path) ? text.search(INNER_REFERENCE) !== -1 : REFERENCE.test(text);
+}
+
+/** Headers and the environment of a tool server are often made of a word and a secret. */
+function holdsReferences(path: Path): boolean {
+  return path[0] === "tools" && (path[2] === "headers" || path[2] === "env");
 }
 
 function resolveReferences(
@@ -162,29 +182,41 @@ function resolveReferences(
   if (Array.isArray(value)) return value.map((element, index) => inner(element, index));
   if (isObject(value)) return Object.fromEntries(Object.entries(value).map(([key, child]) => [key, inner(child, key)]));
   if (typeof value !== "string") return value;
+  const resolve = (file: string | undefined, variable: string | undefined): string | undefined => {
+    const found = readReference(file, variable, environment);
+    if ("text" in found) return found.text;
+    problems.push(`${place(origins, path)}: ${pathText(path)}: ${found.problem}`);
+    return undefined;
+  };
+  if (holdsReferences(path)) {
+    return value.replaceAll(INNER_REFERENCE, (_, file?: string, variable?: string) => resolve(file, variable) ?? "");
+  }
   const match = REFERENCE.exec(value);
-  if (match === null) return value;
-  const [, file, variable] = match;
-  const where = `${place(origins, path)}: ${pathText(path)}`;
+  return match === null ? value : resolve(match[1], match[2]);
+}
+
+function readReference(
+  file: string | undefined,
+  variable: string | undefined,
+  environment: Environment,
+): { readonly text: string } | { readonly problem: string } {
   if (variable !== undefined) {
     const text = environment[variable];
-    if (text !== undefined && text !== "") return text;
-    problems.push(`${where}: the environment variable ${variable} is not set; set it, or remove this line`);
-    return undefined;
+    if (text !== undefined && text !== "") return { text };
+    return { problem: `the environment variable ${variable} is not set; set it, or remove this line` };
   }
   try {
-    return readFileSync(file ?? "", "utf8").trim();
+    return { text: readFileSync(file ?? "", "utf8").trim() };
   } catch (error) {
     const code = (error as NodeJS.ErrnoException).code ?? String(error);
-    problems.push(`${where}: the file ${file} cannot be read (${code})`);
-    return undefined;
+    return { problem: `the file ${file} cannot be read (${code})` };
   }
 }
 
 /** What a schema cannot say: names are unique, and what excludes what. */
 function crossChecks(config: Config, origins: Origins): string[] {
   const problems: string[] = [];
-  const unique = (group: "endpoints" | "principals") => {
+  const unique = (group: "endpoints" | "principals" | "tools") => {
     const seen = new Set<string>();
     for (const [index, { name }] of config[group].entries()) {
       if (seen.has(name)) {
@@ -196,6 +228,8 @@ function crossChecks(config: Config, origins: Origins): string[] {
   };
   unique("endpoints");
   unique("principals");
+  unique("tools");
+  for (const [index, server] of config.tools.entries()) problems.push(...toolServerProblems(server, index, origins));
   if (config.token !== undefined && config.principals.length > 0) {
     problems.push(`${place(origins, ["token"])}: token: give either one token or principals, not both`);
   }
@@ -317,9 +351,27 @@ export function withoutSecrets(value: unknown): unknown {
   if (Array.isArray(value)) return value.map(withoutSecrets);
   if (!isObject(value)) return value;
   return Object.fromEntries(
-    Object.entries(value).map(([key, child]) => [
-      key,
-      SECRET_KEY.test(key) && child !== undefined ? "(set)" : withoutSecrets(child),
-    ]),
+    Object.entries(value).map(([key, child]) => {
+      if (SECRET_KEY.test(key) && child !== undefined && child !== null) return [key, "(set)"];
+      return [key, MAYBE_SECRETS.has(key) && isObject(child) ? allSet(child) : withoutSecrets(child)];
+    }),
   );
+}
+
+function allSet(values: object): object {
+  return Object.fromEntries(Object.keys(values).map((key) => [key, "(set)"]));
+}
+
+/** A tool server is reached either by its address or by its command. */
+function toolServerProblems(server: Config["tools"][number], index: number, origins: Origins): string[] {
+  const { url, command, args, env, headers } = server;
+  const at = (key: string, words: string): string => {
+    const path = ["tools", index, key];
+    return `${place(origins, path)}: ${pathText(path)}: ${words}`;
+  };
+  if (url === undefined && command === undefined) return [at("name", "give its url (HTTP), or its command (stdio)")];
+  if (url !== undefined && command !== undefined) return [at("command", "give either url or command, not both")];
+  if (url === undefined) return Object.keys(headers).length > 0 ? [at("headers", "is for a url, not a command")] : [];
+  const stdio = [args.length > 0 ? "args" : undefined, Object.keys(env).length > 0 ? "env" : undefined];
+  return stdio.flatMap((key) => (key === undefined ? [] : [at(key, "is for a command, not a url")]));
 }

@@ -2,10 +2,11 @@
 import { totalmem } from "node:os";
 import { asPrincipalId, asReplicaId } from "../../base/ids.ts";
 import type { AuthOptions } from "../../http/index.ts";
+import type { ToolServerConfig } from "../../runtime/index.ts";
 import type { SchedulingConfig } from "../../scheduling/index.ts";
 import type { EndpointConfig } from "../../wire/endpoint.ts";
 import { DEFAULTS, type Limits } from "../../wire/limits.ts";
-import type { Config, EndpointEntry } from "./schema.ts";
+import type { Config, EndpointEntry, ToolServerEntry } from "./schema.ts";
 
 export function endpointsOf(config: Config): EndpointConfig[] {
   return config.endpoints.map(resolveEndpoint);
@@ -59,6 +60,21 @@ export function schedulingOf(config: Config, endpoints: readonly EndpointConfig[
       speaks: speaks === "auto" ? undefined : speaks,
       maxInFlight,
     })),
+  };
+}
+
+export function toolServersOf(config: Config): ToolServerConfig[] {
+  return config.tools.map(resolveToolServer);
+}
+
+function resolveToolServer(entry: ToolServerEntry): ToolServerConfig {
+  const { name, url, command, args, env, headers, timeoutSeconds, ...same } = entry;
+  return {
+    ...same,
+    name,
+    transport:
+      url === undefined ? { kind: "stdio", command: command ?? "", args, env } : { kind: "http", url, headers },
+    timeoutMs: timeoutSeconds * 1000,
   };
 }
 

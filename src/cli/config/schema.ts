@@ -114,6 +114,45 @@ const principal = z.strictObject({
   classes: z.array(serviceClass).min(1).default(["interactive", "batch"]).describe("Classes that it may use."),
 });
 
+const toolServer = z.strictObject({
+  name: name("The `server` in `server/tool`."),
+  url: httpUrl("HTTP: its MCP address, such as http://127.0.0.1:9000/mcp.").optional(),
+  command: z.string().min(1).describe("Stdio: the command that starts it, without a shell.").optional(),
+  args: z.array(z.string()).default([]).describe("Stdio: the arguments of the command."),
+  env: z
+    .record(z.string().regex(/^[A-Za-z_][A-Za-z0-9_]*$/, "must be the name of an environment variable"), z.string())
+    .meta({ secret: true })
+    .default({})
+    .describe("Stdio: environment of the command, besides PATH, HOME and the like; values may hold ${NAME}."),
+  headers: z
+    .record(z.string().regex(/^[!#$%&'*+.^_`|~0-9A-Za-z-]+$/, "must be a header name"), z.string())
+    .meta({ secret: true })
+    .default({})
+    .describe("HTTP: headers of every request; values may hold ${NAME}, such as `Bearer ${WIKI_TOKEN}`."),
+  allow: z.array(z.string().min(1)).default(["*"]).describe("Tools that sub-agents may use; patterns with `*`."),
+  deny: z.array(z.string().min(1)).default([]).describe("Tools that they may not use; wins over allow."),
+  trust: z
+    .boolean()
+    .default(true)
+    .describe("Whether its hints count; of a server that is not trusted only those that make us more careful."),
+  approve: z
+    .enum(["explicit", "spec", "all", "none"])
+    .default("explicit")
+    .describe(
+      "Which tools ask a person: those marked destructive, those that are by MCP's own defaults, every one, or none.",
+    ),
+  effects: z
+    .record(z.string(), z.enum(["read-only", "idempotent", "unsafe"]))
+    .default({})
+    .describe("What a call of a tool does, by tool; overrides the hints. Unknown means unsafe."),
+  onCrash: z
+    .enum(["ask", "rerun"])
+    .default("ask")
+    .describe("An unsafe call without an outcome after a crash: a person is asked, or it is made again."),
+  timeoutSeconds: positive(600, "One call ends after this long."),
+  resultBytesMax: z.int().min(256).default(65_536).describe("What the model sees of one result at most, in bytes."),
+});
+
 /** A group of keys that may be left out whole: every member has a default, so the empty group is a valid input. */
 const group = <Shape extends z.core.$ZodLooseShape>(shape: Shape, about: string) =>
   z
@@ -138,6 +177,7 @@ export const configSchema = z.strictObject({
   principals: z.array(principal).default([]).describe("Several named tokens, instead of the one."),
   serviceToken: secret("Token of our own services among themselves, where there are principals.").optional(),
   endpoints: z.array(endpoint).default([]).describe("The pool of engines."),
+  tools: z.array(toolServer).default([]).describe("The MCP servers whose tools sub-agents may use."),
   limits: group(
     {
       bodyBytesMax: positive(DEFAULTS.bodyBytesMax, "Largest request body, in bytes."),
@@ -293,6 +333,7 @@ export const configSchema = z.strictObject({
 /** The validated config with every default filled in; secrets already resolved. */
 export type Config = z.output<typeof configSchema>;
 export type EndpointEntry = Config["endpoints"][number];
+export type ToolServerEntry = Config["tools"][number];
 
 /** JSON Schema of what may stand in the file, for editors. */
 export function configJsonSchema(): unknown {

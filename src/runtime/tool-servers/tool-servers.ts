@@ -4,7 +4,11 @@ import type { OfferedTool, ToolServers } from "./port.ts";
 import type { ToolServerConfig } from "./server-config.ts";
 import { ToolServer, type ToolServerDeps } from "./tool-server.ts";
 
+/** A tool server as it is shown. */
+export type ToolServerView = { readonly name: string; readonly state: "ok" | "down"; readonly tools: number };
+
 export type SupervisedToolServers = ToolServers & {
+  servers(): readonly ToolServerView[];
   /** Resolves when every server was tried once, at the latest after `withinMs`. */
   tried(withinMs: number): Promise<void>;
   /** Shows them on a metrics page. */
@@ -22,6 +26,7 @@ export function createToolServers(configs: readonly ToolServerConfig[], deps: To
     );
   }
   return {
+    servers: () => servers.map(({ name, state, tools }) => ({ name, state, tools: tools.length })),
     list: () => servers.flatMap((server) => server.tools),
     call(call) {
       const server = servers.find(({ name }) => name === call.server);
