@@ -58,6 +58,7 @@ function toolServerOfUrl(name: string, url: string, allow: readonly string[]): T
   return {
     name,
     url,
+    command: null,
     args: [],
     env: {},
     headers: {},

@@ -4,6 +4,7 @@ import path from "node:path";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { loadConfig, withoutSecrets, type ConfigOutcome } from "../../src/cli/config/load.ts";
 import { environmentName } from "../../src/cli/config/paths.ts";
+import { toolServersOf } from "../../src/cli/config/resolve.ts";
 
 let folder: string;
 
@@ -150,5 +151,68 @@ describe("secrets", () => {
     const shown = JSON.stringify(withoutSecrets(config));
     expect(shown).not.toMatch(/secret-/);
     expect(shown).toContain('"token":"(set)"');
+  });
+});
+
+describe("tool servers", () => {
+  const HTTP = "tools:\n  - name: wiki\n    url: http://127.0.0.1:9000/mcp\n";
+  const STDIO = "tools:\n  - name: wiki\n    command: npx\n    args: [-y, some-wikipedia-mcp]\n";
+
+  test("have their defaults", () => {
+    expect(valid(load(HTTP)).tools[0]).toMatchObject({
+      allow: ["*"],
+      deny: [],
+      trust: true,
+      approve: "explicit",
+      effects: {},
+      onCrash: "ask",
+      timeoutSeconds: 600,
+      resultBytesMax: 65_536,
+    });
+    expect(toolServersOf(valid(load(STDIO)))[0]).toMatchObject({
+      timeoutMs: 600_000,
+      transport: { kind: "stdio", command: "npx", args: ["-y", "some-wikipedia-mcp"], env: {} },
+    });
+  });
+
+  test.each([
+    [
+      "neither address nor command",
+      "tools: [{ name: wiki }]",
+      "tools[0].name: give its url (HTTP), or its command (stdio)",
+    ],
+    ["both", `${HTTP}    command: npx\n`, "tools[0].command: give either url or command, not both"],
+    ["arguments for an address", `${HTTP}    args: [x]\n`, "tools[0].args: is for a command, not a url"],
+    ["headers for a command", `${STDIO}    headers: { a: b }\n`, "tools[0].headers: is for a url, not a command"],
+    ["a name twice", `${HTTP}  - name: wiki\n    command: x\n`, "tools[1].name: 'wiki' is taken; names must differ"],
+  ])("are refused with %s", (_what, text, problem) => {
+    expect(problems(load(text))).toEqual([expect.stringContaining(problem) as string]);
+  });
+
+  test("an effect that does not exist is refused with those that do", () => {
+    expect(problems(load(`${HTTP}    effects: { look: harmless }\n`))[0]).toMatch(
+      /effects.look.*read-only.*idempotent.*unsafe/,
+    );
+  });
+
+  test("headers and environment may hold references inside, and are struck out where the config is shown", () => {
+    const file = `${HTTP}    headers: { authorization: "Bearer \${WIKI_TOKEN}", x-mode: fast }\n`;
+    const config = valid(load(file, { WIKI_TOKEN: "s3cret" }));
+    expect(config.tools[0]?.headers).toEqual({ authorization: "Bearer s3cret", "x-mode": "fast" });
+    expect(withoutSecrets(config)).toMatchObject({
+      tools: [{ headers: { authorization: "(set)", "x-mode": "(set)" } }],
+    });
+    expect(problems(load(file))).toEqual([
+      expect.stringMatching(
+        /^luftpause\.yaml:4:\d+: tools\[0\]\.headers\.authorization: the environment variable WIKI_TOKEN is not set/,
+      ) as string,
+    ]);
+  });
+
+  test("a secret in a header that stands there in the clear is refused", () => {
+    const file = `${HTTP}    headers: { authorization: Bearer abc }\n`;
+    expect(problems(load(file))).toEqual([
+      expect.stringMatching(/headers\.authorization: a secret stands here in the clear/) as string,
+    ]);
   });
 });

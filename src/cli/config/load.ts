@@ -369,9 +369,9 @@ function toolServerProblems(server: Config["tools"][number], index: number, orig
     const path = ["tools", index, key];
     return `${place(origins, path)}: ${pathText(path)}: ${words}`;
   };
-  if (url === undefined && command === undefined) return [at("name", "give its url (HTTP), or its command (stdio)")];
-  if (url !== undefined && command !== undefined) return [at("command", "give either url or command, not both")];
-  if (url === undefined) return Object.keys(headers).length > 0 ? [at("headers", "is for a url, not a command")] : [];
+  if (url === null && command === null) return [at("name", "give its url (HTTP), or its command (stdio)")];
+  if (url !== null && command !== null) return [at("command", "give either url or command, not both")];
+  if (url === null) return Object.keys(headers).length > 0 ? [at("headers", "is for a url, not a command")] : [];
   const stdio = [args.length > 0 ? "args" : undefined, Object.keys(env).length > 0 ? "env" : undefined];
   return stdio.flatMap((key) => (key === undefined ? [] : [at(key, "is for a command, not a url")]));
 }

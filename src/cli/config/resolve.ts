@@ -72,8 +72,7 @@ function resolveToolServer(entry: ToolServerEntry): ToolServerConfig {
   return {
     ...same,
     name,
-    transport:
-      url === undefined ? { kind: "stdio", command: command ?? "", args, env } : { kind: "http", url, headers },
+    transport: url === null ? { kind: "stdio", command: command ?? "", args, env } : { kind: "http", url, headers },
     timeoutMs: timeoutSeconds * 1000,
   };
 }

@@ -116,8 +116,8 @@ const principal = z.strictObject({
 
 const toolServer = z.strictObject({
   name: name("The `server` in `server/tool`."),
-  url: httpUrl("HTTP: its MCP address, such as http://127.0.0.1:9000/mcp.").optional(),
-  command: z.string().min(1).describe("Stdio: the command that starts it, without a shell.").optional(),
+  url: httpUrl("HTTP: its MCP address, such as http://127.0.0.1:9000/mcp.").nullable().default(null),
+  command: z.string().min(1).nullable().default(null).describe("Stdio: the command that starts it, without a shell."),
   args: z.array(z.string()).default([]).describe("Stdio: the arguments of the command."),
   env: z
     .record(z.string().regex(/^[A-Za-z_][A-Za-z0-9_]*$/, "must be the name of an environment variable"), z.string())

@@ -3,7 +3,8 @@
  * bounds; it does not connect again: that is `tool-server.ts`.
  *
  * N1: we declare no capability, so a server can ask nothing of us: one that tries gets an error, and nobody waits.
- * N2: lists are read entry by entry: the SDK's own reading gives up the whole list for one odd entry.
+ * N2: lists are read entry by entry: the SDK gives up the whole list for one odd entry, so it is shown an empty one, and the
+ *     entries travel beside it.
  */
 import {
   Client,
@@ -12,6 +13,7 @@ import {
   SdkErrorCode,
   SdkHttpError,
   StreamableHTTPClientTransport,
+  type Transport,
 } from "@modelcontextprotocol/client";
 import { z } from "zod";
 import { createPatientFetch } from "../../http/index.ts";
@@ -77,7 +79,11 @@ const TOOLS_MAX = 2_000;
 const IDEMPOTENCY_KEY_META = "io.luftpause/idempotency-key";
 const NOT_FOUND = 404;
 
-const LIST_PAGE = z.looseObject({ tools: z.array(z.unknown()), nextCursor: z.string().optional() });
+const LISTED_META = "io.luftpause/listed";
+const LIST_PAGE = z.looseObject({
+  _meta: z.looseObject({ [LISTED_META]: z.array(z.unknown()) }),
+  nextCursor: z.string().optional(),
+});
 const CALL_RESULT = z.looseObject({});
 
 /** Connects over HTTP or to a process; finds out which era of MCP the server speaks. */
@@ -129,6 +135,7 @@ async function connectOnce(options: ConnectOptions, mode: "auto" | "legacy"): Pr
     throw new Error(wordsOf(error, stdio), { cause: error });
   }
   open = true;
+  setListsAside(transport);
   const isModern = client.getProtocolEra() === "modern";
 
   return {
@@ -142,7 +149,7 @@ async function connectOnce(options: ConnectOptions, mode: "auto" | "legacy"): Pr
           .catch((error: unknown) => {
             throw new ConnectionFault(faultOf(error, undefined, stdio));
           });
-        tools.push(...answer.tools); // N2
+        tools.push(...(answer._meta[LISTED_META] as readonly unknown[])); // N2
         cursor = answer.nextCursor;
         if (cursor === undefined) break;
       }
@@ -172,6 +179,21 @@ async function connectOnce(options: ConnectOptions, mode: "auto" | "legacy"): Pr
     },
 
     close: shut,
+  };
+}
+
+/** N2. From now on a list in an answer is moved out of the SDK's sight. */
+function setListsAside(transport: Transport): void {
+  const take = transport.onmessage;
+  transport.onmessage = (message, extra) => {
+    const result = "result" in message ? message.result : undefined;
+    const listed: unknown = result?.["tools"];
+    if (!Array.isArray(listed)) {
+      take?.(message, extra);
+      return;
+    }
+    const aside = { ...result, tools: [], _meta: { ...result?._meta, [LISTED_META]: listed } };
+    take?.({ ...message, result: aside } as typeof message, extra);
   };
 }
 
