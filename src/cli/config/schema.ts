@@ -116,7 +116,7 @@ const principal = z.strictObject({
 
 const toolServer = z.strictObject({
   name: name("The `server` in `server/tool`."),
-  url: httpUrl("HTTP: its MCP address, such as http://127.0.0.1:9000/mcp.").nullable().default(null),
+  url: httpUrl("").nullable().default(null).describe("HTTP: its MCP address, such as http://127.0.0.1:9000/mcp."),
   command: z.string().min(1).nullable().default(null).describe("Stdio: the command that starts it, without a shell."),
   args: z.array(z.string()).default([]).describe("Stdio: the arguments of the command."),
   env: z
