@@ -66,6 +66,9 @@ export type Staged = {
   settle(outcome: AppendOutcome): void;
 };
 
+/** A run that goes on, and what the spawn had put into its row. */
+export type RestoredRun = { readonly run: RunState; readonly extras: RowExtras };
+
 export class HostedTree {
   readonly tree: TreeState;
   readonly #deps: TreeDeps;
@@ -113,10 +116,13 @@ export class HostedTree {
   }
 
   /** Takes over what a process that is gone has left: everything that the store has of the tree is restored. */
-  async resume(restored: readonly RunState[]): Promise<void> {
-    for (const run of restored) this.#durable.set(run.id, { run, seq: this.#seqs.get(run.id) ?? 0 });
+  async resume(restored: readonly RestoredRun[]): Promise<void> {
+    for (const { run, extras } of restored) {
+      this.#durable.set(run.id, { run, seq: this.#seqs.get(run.id) ?? 0 });
+      this.#extras.set(run.id, extras);
+    }
     await this.#write(resume(this.tree, this.#context()));
-    for (const run of restored) this.#reconcile(run.id);
+    for (const { run } of restored) this.#reconcile(run.id);
     this.#armTimer();
   }
 

@@ -22,7 +22,7 @@ import {
 } from "../runs/index.ts";
 import type { Log } from "../telemetry/index.ts";
 import { fromCounters, type RowDetail, type RowExtras } from "./commit.ts";
-import { HostedTree, type Staged, type Work } from "./hosted-tree.ts";
+import { HostedTree, type RestoredRun, type Staged, type Work } from "./hosted-tree.ts";
 import type { ModelClient } from "./model-client.ts";
 import { damagedView, viewOf, type RunView } from "./run-view.ts";
 import { beginWork, partialOfWork } from "./run-work.ts";
@@ -371,7 +371,7 @@ export class RunHost {
     const counters = await store.counters(entries.map(({ row }) => row.id));
     const tree = createTree(root);
     const seqs = new Map<string, number>();
-    const live: RunState[] = [];
+    const live: RestoredRun[] = [];
     // Parents before children.
     for (const entry of entries.toSorted((left, right) => detailOf(left).depth - detailOf(right).depth)) {
       const { row, lastSeq } = entry;
@@ -393,7 +393,8 @@ export class RunHost {
         continue;
       }
       restoreLive(tree, replayed.run, { used, exceeded });
-      live.push(replayed.run);
+      const { idempotencyKey, argumentsDigest } = row;
+      live.push({ run: replayed.run, extras: { idempotencyKey, argumentsDigest } });
     }
     const hosted = this.#hosted(tree, seqs);
     this.#keep(hosted);

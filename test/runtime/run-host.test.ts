@@ -149,6 +149,12 @@ describe("spawn", () => {
     expect(await next.service.spawn(ANN, [spec])).toEqual(one);
     expect(await next.service.spawn(ANN, [{ ...spec, task: "other" }])).toMatchObject({ kind: "refused" });
     expect(await next.service.spawn(BOB, [spec])).not.toEqual(one);
+    // Nor does it change when the run goes on in the new process, and ends there.
+    next.dataplane.onTurn = (turn) => answerText(turn, "done");
+    for (const turn of next.dataplane.turns) if (!turn.gone) answerText(turn, "done");
+    await ended(next, one?.kind === "spawned" ? one.handles : []);
+    expect(await next.service.spawn(ANN, [spec])).toEqual(one);
+    expect(await (await next.restart()).service.spawn(ANN, [spec])).toEqual(one);
   });
 
   test("an equal run within 10 s is the repeat of a lost answer, a later one is not", async () => {
