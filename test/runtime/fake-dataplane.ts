@@ -134,6 +134,12 @@ export function answerText({ response }: SeenTurn, text: string): void {
   response.end(`${chunk({ content: text })}${chunk({}, "stop", USAGE)}data: [DONE]\n\n`);
 }
 
+/** Answers every turn that is open, and every one to come. */
+export function answerAll(dataplane: FakeDataplane, text: string): void {
+  dataplane.onTurn = (turn) => answerText(turn, text);
+  for (const turn of dataplane.turns) if (!turn.gone && !turn.response.headersSent) answerText(turn, text);
+}
+
 /** Answers a turn with tool calls. */
 export function answerCalls(
   { response }: SeenTurn,

@@ -1,6 +1,6 @@
 import { describe, expect, test } from "vitest";
 import { createMemoryStore } from "../../src/runtime/store/memory.ts";
-import { answerCalls, answerText, FROM_ENGINE, SSE, until } from "./fake-dataplane.ts";
+import { answerAll, answerCalls, answerText, FROM_ENGINE, SSE, until } from "./fake-dataplane.ts";
 import { damagedStore, faultyStore } from "./faulty-store.ts";
 import { ANN, bench, BOB, ended, spawnOne } from "./host-bench.ts";
 
@@ -150,8 +150,7 @@ describe("spawn", () => {
     expect(await next.service.spawn(ANN, [{ ...spec, task: "other" }])).toMatchObject({ kind: "refused" });
     expect(await next.service.spawn(BOB, [spec])).not.toEqual(one);
     // Nor does it change when the run goes on in the new process, and ends there.
-    next.dataplane.onTurn = (turn) => answerText(turn, "done");
-    for (const turn of next.dataplane.turns) if (!turn.gone) answerText(turn, "done");
+    answerAll(next.dataplane, "done");
     await ended(next, one?.kind === "spawned" ? one.handles : []);
     expect(await next.service.spawn(ANN, [spec])).toEqual(one);
     expect(await (await next.restart()).service.spawn(ANN, [spec])).toEqual(one);

@@ -193,7 +193,7 @@ function setListsAside(transport: Transport): void {
       return;
     }
     const aside = { ...result, tools: [], _meta: { ...result?._meta, [LISTED_META]: listed } };
-    take?.({ ...message, result: aside } as typeof message, extra);
+    take?.({ ...message, result: aside }, extra);
   };
 }
 
