@@ -2,11 +2,12 @@
  * kill -9 of a whole luftpause, again and again, while sub-agents call tools: nothing that was acknowledged is lost, and no
  * tool of unknown effect is called twice without a person's word. `LUFTPAUSE_KILLS` makes it a long one.
  */
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { afterAll, expect, test } from "vitest";
 import { createRandom } from "../../src/base/random.ts";
+import { readLedger } from "../../src/testbed/fake-tools/ledger.ts";
 import { startFakeEngine, startFakeTools } from "../../src/testbed/index.ts";
 import { callTool } from "../runtime/mcp/raw.ts";
 import { luftpause, type Running } from "./processes.ts";
@@ -97,10 +98,7 @@ test(`${KILLS} kills lose nothing and double nothing`, { timeout: 30_000 + KILLS
     const again = await said(url, "spawn", { task: `question ${idempotencyKey}`, idempotencyKey, maxToolCalls: 4 });
     expect(again["handles"], JSON.stringify(again)).toEqual([handle]);
   }
-  const begun = readFileSync(ledger, "utf8")
-    .trim()
-    .split("\n")
-    .map((line) => (JSON.parse(line) as { readonly key: string }).key);
+  const begun = readLedger(ledger).map(({ key }) => key);
   expect(begun.filter((key, at) => begun.indexOf(key) !== at)).toEqual([]);
   // Every call that a run counts was begun once, or is one that nobody knows of and a person spoke for.
   const counted = results.reduce((sum, { toolCalls }) => sum + toolCalls, 0);

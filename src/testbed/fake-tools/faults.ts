@@ -7,7 +7,7 @@ type FaultSpec = {
 };
 
 /** Every switch, in the order of the help. */
-export const TOOL_FAULTS = {
+const TOOL_FAULTS = {
   crash: { value: "tool", about: "ends the process in a call, before its answer" },
   "crash-first": {
     value: "tool",

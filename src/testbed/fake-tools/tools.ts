@@ -137,7 +137,7 @@ export function listedTools(options: ResolvedToolsOptions): readonly JsonObject[
   return tools;
 }
 
-export function text(said: string): ToolResult {
+function text(said: string): ToolResult {
   return { content: [{ type: "text", text: said }] };
 }
 
