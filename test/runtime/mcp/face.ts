@@ -9,6 +9,7 @@ import { createMcpFace } from "../../../src/runtime/mcp/face.ts";
 import { SILENT_LOG } from "../../../src/telemetry/index.ts";
 import { onCleanUp } from "../fake-dataplane.ts";
 import type { Bench } from "../host-bench.ts";
+import { connectPython, HAS_PYTHON } from "./python.ts";
 
 export type Served = { readonly url: string; stop(): Promise<void> };
 
@@ -77,13 +78,18 @@ export type TestClient = {
   close(): Promise<void>;
 };
 
-export type ClientKind = "v1" | "v2-legacy" | "v2-modern";
-export const CLIENT_KINDS: readonly ClientKind[] = ["v1", "v2-legacy", "v2-modern"];
+export type ClientKind = "v1" | "v2-legacy" | "v2-modern" | "python-legacy" | "python-modern";
+const PYTHON_KINDS: readonly ClientKind[] = HAS_PYTHON ? ["python-legacy", "python-modern"] : [];
+export const CLIENT_KINDS: readonly ClientKind[] = ["v1", "v2-legacy", "v2-modern", ...PYTHON_KINDS];
 
 type ConnectOptions = { readonly person?: Person; readonly token?: string };
 
-export async function connect(kind: ClientKind, { url }: Served, options: ConnectOptions = {}): Promise<TestClient> {
+export async function connect(kind: ClientKind, served: Served, options: ConnectOptions = {}): Promise<TestClient> {
+  const { url } = served;
   const { person, token = "token-ann" } = options;
+  if (kind === "python-legacy" || kind === "python-modern") {
+    return connectPython(kind === "python-legacy" ? "legacy" : "auto", served, { person, token });
+  }
   const address = new URL(url);
   const requestInit = { headers: { authorization: `Bearer ${token}` } };
   const info = { name: "test", version: "1" };
