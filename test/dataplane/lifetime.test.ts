@@ -215,6 +215,7 @@ describe("the link", () => {
       runs: [],
       flights: [],
       keys: [],
+      models: [],
     });
   });
 

@@ -217,6 +217,7 @@ test("a hello of a large dataplane passes in one piece", async () => {
     runs: [],
     flights: [],
     keys,
+    models: [],
   } as unknown as DataplaneMessage;
   client.port.send(hello);
   await expect.poll(() => server.messages.length, { timeout: 10_000 }).toBe(1);
