@@ -1,0 +1,44 @@
+/** What the readers of calls written as text have in common. */
+import type { JsonObject } from "../types.ts";
+
+/** A call that the model wrote into its answer. */
+export type TextCall = {
+  readonly name: string;
+  readonly arguments: JsonObject;
+  /** The model's own id of the call, in formats that have one. */
+  readonly id?: string | undefined;
+};
+
+/** Calls at one place of a text, and where what belongs to them ends. */
+export type Section = { readonly calls: readonly TextCall[]; readonly end: number };
+
+/** The JSON schema of an offered tool; undefined: no such tool is offered. */
+export type Offered = (name: string) => JsonObject | undefined;
+
+/** One way of writing calls. */
+export type CallFormat = {
+  readonly name: string;
+  /** Where a call can begin; sticky patterns are made from it. */
+  readonly opens: RegExp;
+  /**
+   * Reads what begins at `at`, where `opens` has matched.
+   * @returns undefined when it is no closed call of an offered tool: the text then stays text.
+   */
+  read(text: string, at: number, offered: Offered): Section | undefined;
+};
+
+/** The pattern at exactly this place. */
+export function matchAt(pattern: RegExp, text: string, at: number): RegExpExecArray | undefined {
+  const sticky = new RegExp(pattern.source, pattern.flags.includes("i") ? "iy" : "y");
+  sticky.lastIndex = at;
+  return sticky.exec(text) ?? undefined;
+}
+
+/** The first place at or after `at` that is no white space. */
+export function afterSpace(text: string, at: number): number {
+  return (matchAt(/\s*/, text, at)?.[0].length ?? 0) + at;
+}
+
+export function isJsonObject(value: unknown): value is JsonObject {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}
