@@ -7,14 +7,18 @@
  * that changed.
  */
 export { actionsOf, advance, decide, liveRun, nextDeadlineMs, passTime, resume } from "./advance.ts";
+export { fitArguments, simplifiedSchema } from "./arguments/index.ts";
 export { pendingApprovals, settledApproval } from "./approval.ts";
 export type { PendingApproval } from "./approval.ts";
 export { estimateUsage, exceededText } from "./budget.ts";
 export { carriesTools, conversation } from "./conversation.ts";
 export type { ChatMessage } from "./conversation.ts";
+export { isJsonObject, parseJson } from "./json/index.ts";
 export { NO_SUMS, REFUSAL } from "./fold.ts";
 export { replayRun } from "./replay.ts";
 export type { Replayed, StoredRecord } from "./replay.ts";
+export { recoverCalls } from "./text-calls/index.ts";
+export type { TextCall } from "./text-calls/index.ts";
 export {
   createTree,
   difference,

@@ -160,6 +160,8 @@ type RecordBody =
       readonly calls: readonly MadeCall[];
       readonly usage: Usage;
       readonly finish: string;
+      /** How calls were written that the engine gave as text. */
+      readonly recovered?: string | undefined;
       readonly replica?: string | undefined;
       /** From the request to the engine's first byte, and to the end. */
       readonly heldMs: number;

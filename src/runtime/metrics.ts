@@ -27,7 +27,10 @@ export function runtimeMetrics(options: {
   const spawned = tally("runs_spawned_total", "Runs that were spawned.");
   const ended = tally("runs_ended_total", "Runs that have ended.", ["reason"]);
   const turns = tally("turns_total", "Attempts of turns that an engine has answered, or failed.", ["outcome"]);
-  const calls = tally("tool_calls_total", "Tool calls with an outcome.", ["outcome"]);
+  const calls = tally("tool_calls_total", "Tool calls with an outcome, or refused before they were made.", ["outcome"]);
+  const recovered = tally("answers_recovered_total", "Answers whose calls came as text, by the way of writing.", [
+    "format",
+  ]);
   const decided = tally("approvals_total", "Approvals that were answered, or expired.", ["outcome"]);
   const live = gauge("runs_live", "Runs in this process that have not ended.", ["state"]);
   const pending = gauge("approvals_pending", "Approvals that wait for a person.");
@@ -69,6 +72,8 @@ export function runtimeMetrics(options: {
           break;
         case "turn-answered":
           turns.add(1, "answered");
+          if (record.recovered !== undefined) recovered.add(1, record.recovered);
+          calls.add(record.calls.filter(({ judgement }) => judgement.kind === "refused").length, "refused");
           break;
         case "turn-failed":
           turns.add(1, record.failure);

@@ -3,7 +3,15 @@
  * as a record; what is aborted leaves nothing.
  */
 import type { Clock } from "../base/clock.ts";
-import { carriesTools, conversation, estimateUsage, type Action, type RunState, type ToolRef } from "../runs/index.ts";
+import {
+  carriesTools,
+  conversation,
+  estimateUsage,
+  simplifiedSchema,
+  type Action,
+  type RunState,
+  type ToolRef,
+} from "../runs/index.ts";
 import type { Log } from "../telemetry/index.ts";
 import { digestOfCall, readAnswer } from "./read-answer.ts";
 import type { HostedTree, RecordBody, Work } from "./hosted-tree.ts";
@@ -92,11 +100,12 @@ class TurnWork implements Work {
   #answered(outcome: Extract<TurnOutcome, { readonly kind: "answered" }>): RecordBody {
     const { turn, mode } = this.#action.turn;
     const offered = this.#deps.tools.list();
-    const { text, calls } = readAnswer(this.#run, outcome, { offered, mode });
+    const { text, calls, recovered, leftAsText } = readAnswer(this.#run, outcome, { offered, mode, turn });
+    if (leftAsText) this.#deps.log("warn", "call-left-as-text", { run: this.#run.id, turn, mode });
     const { finish, replica, heldMs, tookMs } = outcome;
     const written = outcome.text + outcome.calls.map((call) => call.name + call.arguments).join("");
     const usage = outcome.usage ?? estimateUsage(this.#run, written);
-    return { type: "turn-answered", turn, text, calls, usage, finish, replica, heldMs, tookMs };
+    return { type: "turn-answered", turn, text, calls, usage, finish, recovered, replica, heldMs, tookMs };
   }
 
   #give(record: RecordBody): void {
@@ -146,7 +155,9 @@ export function functionsOf(tools: readonly ToolRef[], offered: readonly Offered
     const tool = offered.find(({ server, name }) => server === ref.server && name === ref.tool);
     if (tool === undefined) return [];
     const { description, inputSchema } = tool;
-    return [{ type: "function", function: { name: ref.function, description, parameters: inputSchema } }];
+    return [
+      { type: "function", function: { name: ref.function, description, parameters: simplifiedSchema(inputSchema) } },
+    ];
   });
 }
 

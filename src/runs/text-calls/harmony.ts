@@ -2,8 +2,8 @@
  * OpenAI's Harmony, the form of gpt-oss: messages with a role, a channel, and the recipient of a call in the header.
  * Also with its tokens stripped, as engines leave it when they were not told of the form.
  */
-import { readJson } from "./lenient-json.ts";
-import { isJsonObject, matchAt, type Offered, type TextCall } from "./types.ts";
+import { isJsonObject, readJson } from "../json/index.ts";
+import { matchAt, type Offered, type TextCall } from "./types.ts";
 
 export type HarmonyAnswer = {
   readonly calls: readonly TextCall[];
@@ -13,7 +13,8 @@ export type HarmonyAnswer = {
 };
 
 const MESSAGE = "<|message|>";
-const HEADER = /(?:<\|start\|>assistant)?(?:\s*to=[\w.-]+\s*)?(?:<\|channel\|>(?:(?!<\|(?!constrain\|>))[\s\S])*)<\|message\|>/;
+const HEADER =
+  /(?:<\|start\|>assistant)?(?:\s*to=[\w.-]+\s*)?(?:<\|channel\|>(?:(?!<\|(?!constrain\|>))[\s\S])*)<\|message\|>/;
 const ENDS = ["<|end|>", "<|call|>", "<|return|>"] as const;
 const RECIPIENT = /to=(?:functions\.)?([\w.-]+)/;
 const NEXT = /\s*(?:<\|start\|>|<\|channel\|>|$)/;

@@ -1,6 +1,6 @@
 /** Calls whose arguments are JSON behind a marker: Hermes, Mistral, DeepSeek V3, Kimi K2, Llama. */
-import { readJson } from "./lenient-json.ts";
-import { afterSpace, isJsonObject, matchAt, type CallFormat, type Offered, type Section, type TextCall } from "./types.ts";
+import { isJsonObject, readJson } from "../json/index.ts";
+import { afterSpace, matchAt, type CallFormat, type Offered, type Section, type TextCall } from "./types.ts";
 
 /** `{"name", "arguments" | "parameters"}`, bare or inside `function`; undefined: it is no call of an offered tool. */
 export function callOf(value: unknown, offered: Offered): TextCall | undefined {

@@ -1,5 +1,5 @@
 /** Calls in Python's form: `[f(a=1, b='x'), g()]` (Llama 3.2 and 4), or one call without the list. */
-import { readJson } from "./lenient-json.ts";
+import { readJson } from "../json/index.ts";
 import { afterSpace, matchAt, type Offered, type Section, type TextCall } from "./types.ts";
 
 /** What begins at `at`, a list or a single call. */

@@ -24,7 +24,8 @@ export function splitReasoning(text: string, firstCall: number): Split {
     const end = text.indexOf(close, from);
     if (begun !== null && end === -1) return { reasoning: text.slice(from).trim(), from: text.length };
     // Templates that open the thinking themselves leave only its end in the answer.
-    if (end !== -1 && (begun !== null || end < firstCall)) {
+    const isQuoted = begun === null && text[end - 1] === "`";
+    if (end !== -1 && !isQuoted && (begun !== null || end < firstCall)) {
       return { reasoning: text.slice(from, end).trim(), from: end + close.length };
     }
   }

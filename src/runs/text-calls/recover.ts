@@ -24,6 +24,8 @@ export type Recovered = {
   readonly kept: string;
   /** How the calls were written; undefined: there are none. */
   readonly format: string | undefined;
+  /** Something begins like a call, and is none that counts. */
+  readonly unread: boolean;
 };
 
 const FORMATS: readonly CallFormat[] = [
@@ -45,31 +47,43 @@ const ANY_OPEN = new RegExp(FORMATS.map(({ opens }) => `(?:${opens.source})`).jo
 const WRAPPERS =
   /<\/tool_call>|<\/?tool_calls>|<\|open\|>(?:tools|response)<\|sep\|>|<\|close\|>(?:tools|response|message)<\|sep\|>|<｜tool▁calls▁end｜>|<\|tool_calls_section_end\|>/g;
 
-/** Answers longer than this are prose: a small model's call is short, and reading must not take long. */
-const TEXT_CHARS_MAX = 1024 * 1024;
+/** Longer answers are prose: a small model's call is short, and reading must not take long. */
+const TEXT_CHARS_MAX = 256 * 1024;
+/** So are those with more places where a call might begin. */
+const OPENS_MAX = 512;
 
-export function recoverCalls(text: string, offered: Offered): Recovered {
+/**
+ * @param acceptsBare whether a call counts that has no marker of its own: the text may as well be an answer.
+ */
+export function recoverCalls(
+  text: string,
+  offered: Offered,
+  acceptsBare: (call: TextCall) => boolean = () => true,
+): Recovered {
   const nothing = withoutCalls(text);
-  if (text.length > TEXT_CHARS_MAX) return nothing;
+  if (text.length > TEXT_CHARS_MAX || (text.match(ANY_OPEN)?.length ?? 0) > OPENS_MAX) return nothing;
   const harmony = readHarmony(text, offered) ?? readStrippedHarmony(text, offered);
   if (harmony !== undefined) {
     const { calls, content, reasoning } = harmony;
-    return { calls, content, reasoning, kept: content, format: calls.length > 0 ? "harmony" : undefined };
+    const format = calls.length > 0 ? "harmony" : undefined;
+    return { calls, content, reasoning, kept: content, format, unread: false };
   }
   const marked = readMarked(text, offered);
   if (marked !== undefined) return marked;
   const { reasoning, from } = splitReasoning(text, text.length);
   const whole = readWholeMessage(text.slice(from), offered);
-  if (whole === undefined) return nothing;
+  if (whole === undefined || !whole.calls.every(acceptsBare)) return nothing;
   const { calls, before } = whole;
-  return { calls, content: before, reasoning, kept: text.slice(0, from) + before, format: "whole-message" };
+  const kept = text.slice(0, from) + before;
+  return { calls, content: before, reasoning, kept, format: "whole-message", unread: false };
 }
 
 function withoutCalls(text: string): Recovered {
   const first = firstOpen(text, 0);
   const { reasoning, from } = splitReasoning(text, first);
   const content = from === 0 ? text : text.slice(from).trimStart();
-  return { calls: [], content, reasoning, kept: text, format: undefined };
+  const unread = first < text.length && !isQuoted(text, first);
+  return { calls: [], content, reasoning, kept: text, format: undefined, unread };
 }
 
 function firstOpen(text: string, from: number): number {
@@ -85,7 +99,7 @@ function readMarked(text: string, offered: Offered): Recovered | undefined {
   const pieces: string[] = [];
   let format: string | undefined;
   let kept = begin;
-  for (let at = firstOpen(text, begin); at < text.length; ) {
+  for (let at = firstOpen(text, begin); at < text.length;) {
     const found = isQuoted(text, at) ? undefined : readAny(text, at, offered);
     if (found === undefined) {
       at = firstOpen(text, at + 1);
@@ -104,7 +118,7 @@ function readMarked(text: string, offered: Offered): Recovered | undefined {
   pieces.push(firstOpen(rest, 0) < rest.length && !rest.includes("`") ? rest.slice(0, firstOpen(rest, 0)) : rest);
   const said = pieces.join("").replaceAll(WRAPPERS, "").trim();
   const content = begin === from ? said : "";
-  return { calls, content, reasoning, kept: (text.slice(0, begin) + said).trimEnd(), format };
+  return { calls, content, reasoning, kept: (text.slice(0, begin) + said).trimEnd(), format, unread: false };
 }
 
 function readAny(
@@ -123,7 +137,7 @@ function readAny(
 /** Inside backticks, of a line or of a fence. */
 function isQuoted(text: string, at: number): boolean {
   const before = text.slice(0, at);
-  const fences = before.match(/^\s*```/gm)?.length ?? 0;
+  const fences = before.match(/^[ \t]*```/gm)?.length ?? 0;
   if (fences % 2 === 1) return !isWholeFence(text);
   const line = before.slice(before.lastIndexOf("\n") + 1);
   return (line.match(/`/g)?.length ?? 0) % 2 === 1;
@@ -131,5 +145,5 @@ function isQuoted(text: string, at: number): boolean {
 
 /** A message that is one fence: models put their call into one. */
 function isWholeFence(text: string): boolean {
-  return /^\s*```[\s\S]*```\s*$/.test(text) && text.match(/^\s*```/gm)?.length === 2;
+  return /^\s*```[\s\S]*```\s*$/.test(text) && text.match(/^[ \t]*```/gm)?.length === 2;
 }

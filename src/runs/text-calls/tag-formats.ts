@@ -1,7 +1,6 @@
 /** Calls whose arguments stand in tags of their own: Qwen, GLM, DeepSeek's DSML and Anthropic, Kimi K3. */
 import type { JsonObject } from "../types.ts";
-import { parseJson } from "./lenient-json.ts";
-import { allowedTypes, propertySchema } from "../schema.ts";
+import { allowedTypes, parseJson, propertySchema } from "../json/index.ts";
 import { matchAt, type CallFormat, type Section, type TextCall } from "./types.ts";
 
 type TagGrammar = {
@@ -36,7 +35,10 @@ function readTags(text: string, at: number, schema: JsonObject, grammar: TagGram
     if (value === undefined) return undefined;
     const raw = text.slice(from, value.end);
     const written = grammar.onLines === true ? raw.replace(/^\r?\n/, "").replace(/\r?\n$/, "") : raw;
-    members.push([unescaped(name), typedValue(written, { schema: propertySchema(schema, name), root: schema, text: key[2] })]);
+    members.push([
+      unescaped(name),
+      typedValue(written, { schema: propertySchema(schema, name), root: schema, text: key[2] }),
+    ]);
     end = value.next;
   }
 }

@@ -38,7 +38,3 @@ export function matchAt(pattern: RegExp, text: string, at: number): RegExpExecAr
 export function afterSpace(text: string, at: number): number {
   return (matchAt(/\s*/, text, at)?.[0].length ?? 0) + at;
 }
-
-export function isJsonObject(value: unknown): value is JsonObject {
-  return typeof value === "object" && value !== null && !Array.isArray(value);
-}

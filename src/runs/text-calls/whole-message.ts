@@ -3,7 +3,7 @@
  * They count only when they are the whole message: an answer may contain such text.
  */
 import { callOf, callsOf } from "./json-formats.ts";
-import { readJson } from "./lenient-json.ts";
+import { readJson } from "../json/index.ts";
 import { readPythonic } from "./pythonic.ts";
 import { afterSpace, matchAt, type Offered, type TextCall } from "./types.ts";
 

@@ -1,6 +1,6 @@
 /**
  * JSON as models write it. What is accepted beyond JSON has one reading only: raw control characters in strings, escapes
- * that do not exist (the backslash then stands for itself), quotes of either kind, Python's `True`, `False` and `None`,
+ * that do not exist (the backslash then stands for itself), Windows paths with single backslashes, quotes of either kind, Python's `True`, `False` and `None`,
  * a comma before a closing bracket. Nothing that is missing is made up: what is not closed is not read.
  *
  * An integer that a number cannot hold exactly comes as its digits.
@@ -9,6 +9,8 @@ export type Read = { readonly value: unknown; readonly end: number };
 
 const DEPTH_MAX = 64;
 const NUMBER = /-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?/y;
+/** How a path begins whose backslashes are not escaped. */
+const DRIVE = /[A-Za-z]:\\[\w.-]/y;
 const WORD = /true|false|null|True|False|None/y;
 const WORDS: { readonly [word: string]: unknown } = {
   true: true,
@@ -96,6 +98,8 @@ class Reader {
     const text = this.#text;
     let value = "";
     let from = this.at + 1;
+    DRIVE.lastIndex = from;
+    const isPath = DRIVE.test(text);
     for (let at = from; at < text.length; at += 1) {
       if (text[at] === quote) {
         this.at = at + 1;
@@ -103,6 +107,8 @@ class Reader {
       }
       if (text[at] !== "\\") continue;
       const letter = text[at + 1] ?? "";
+      // In `C:\new` the `\n` is no line break.
+      if (isPath && /\w/.test(letter)) continue;
       const code = /^u[0-9a-fA-F]{4}/.exec(text.slice(at + 1, at + 6))?.[0];
       const meant = code === undefined ? ESCAPES[letter] : String.fromCharCode(Number.parseInt(code.slice(1), 16));
       if (meant === undefined) continue;

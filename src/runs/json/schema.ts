@@ -1,19 +1,16 @@
 /** Reading JSON schemas: what a value may be. Only references inside the schema are followed. */
-import type { JsonObject } from "./types.ts";
+import type { JsonObject } from "../types.ts";
+import { isJsonObject } from "./object.ts";
 
 export type TypeName = "string" | "number" | "integer" | "boolean" | "null" | "object" | "array";
 
 const REFERENCES_MAX = 16;
 
-function isObject(value: unknown): value is JsonObject {
-  return typeof value === "object" && value !== null && !Array.isArray(value);
-}
-
 /** The schema that a reference inside `root` names. */
 export function resolved(schema: unknown, root: JsonObject): JsonObject | undefined {
   let found = schema;
   for (let step = 0; step < REFERENCES_MAX; step += 1) {
-    if (!isObject(found)) return undefined;
+    if (!isJsonObject(found)) return undefined;
     const reference = found["$ref"];
     if (typeof reference !== "string") return found;
     if (!reference.startsWith("#")) return undefined;
@@ -22,7 +19,7 @@ export function resolved(schema: unknown, root: JsonObject): JsonObject | undefi
       .split("/")
       .slice(1)
       .map((part) => decoded(part).replaceAll("~1", "/").replaceAll("~0", "~"))
-      .reduce<unknown>((at, part) => (isObject(at) && Object.hasOwn(at, part) ? at[part] : undefined), root);
+      .reduce<unknown>((at, part) => (isJsonObject(at) && Object.hasOwn(at, part) ? at[part] : undefined), root);
   }
   return undefined;
 }
@@ -53,7 +50,7 @@ function typesOf(schema: unknown, root: JsonObject, depth: number): ReadonlySet<
   if (Array.isArray(type)) return new Set(type as TypeName[]);
   const values = Array.isArray(found["enum"]) ? found["enum"] : "const" in found ? [found["const"]] : undefined;
   if (values !== undefined) return new Set(values.map(typeOf));
-  if (isObject(found["properties"])) return new Set(["object"] as const);
+  if (isJsonObject(found["properties"])) return new Set(["object"] as const);
   const others = alternatives(found).map((other) => typesOf(other, root, depth + 1));
   if (others.length === 0 || others.includes(undefined)) return undefined;
   return new Set(others.flatMap((types) => [...(types ?? [])]));
@@ -81,7 +78,7 @@ export function fitsType(value: unknown, types: ReadonlySet<TypeName>): boolean 
 /** The schema of one argument; undefined: the schema does not name it. */
 export function propertySchema(root: JsonObject, name: string, of: unknown = root): JsonObject | undefined {
   const properties = resolved(of, root)?.["properties"];
-  if (!isObject(properties) || !Object.hasOwn(properties, name)) return undefined;
+  if (!isJsonObject(properties) || !Object.hasOwn(properties, name)) return undefined;
   return resolved(properties[name], root) ?? {};
 }
 

@@ -1,0 +1,2 @@
+export { fitArguments } from "./fit.ts";
+export { simplifiedSchema } from "./simplify.ts";
