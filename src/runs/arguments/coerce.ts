@@ -98,12 +98,17 @@ function coercedItems(list: readonly unknown[], schema: JsonObject, at: At): rea
 
 /** A value that is of none of the types, read as one of them. */
 function converted(value: unknown, types: ReadonlySet<TypeName>): unknown {
-  if (typeof value === "string") return fromText(value.trim(), types) ?? value;
+  if (typeof value === "string") {
+    const read = fromText(value.trim(), types);
+    if (read !== undefined) return read;
+    return types.has("null") && NOTHING.test(value.trim()) ? null : value;
+  }
   if (typeof value === "number" && types.has("boolean") && (value === 0 || value === 1)) return value === 1;
   if ((typeof value === "number" || typeof value === "boolean") && types.has("string")) return String(value);
   return value;
 }
 
+/** Undefined: it can be read as none of them. */
 function fromText(text: string, types: ReadonlySet<TypeName>): unknown {
   if ((types.has("number") || types.has("integer")) && NUMBER.test(text)) {
     const number = Number(text);
