@@ -104,7 +104,10 @@ function readParsed(run: RunState, call: RawCall, finish: string): Written {
 /** Engines' parsers leave a channel's marker at the name, or the namespace before it. */
 function cleanName(run: RunState, written: string): string {
   if (refOf(run, written) !== undefined) return written;
-  const bare = written.replace(/<\|.*$/s, "").trim().replace(/^functions\./, "");
+  const bare = written
+    .replace(/<\|.*$/s, "")
+    .trim()
+    .replace(/^functions\./, "");
   return refOf(run, bare) === undefined ? written : bare;
 }
 
