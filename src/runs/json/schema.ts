@@ -56,7 +56,7 @@ function typesOf(schema: unknown, root: JsonObject, depth: number): ReadonlySet<
   return new Set(others.flatMap((types) => [...(types ?? [])]));
 }
 
-export function typeOf(value: unknown): TypeName {
+function typeOf(value: unknown): TypeName {
   if (value === null) return "null";
   if (Array.isArray(value)) return "array";
   switch (typeof value) {

@@ -11,11 +11,7 @@ const delta = (value: object, finish: string | null = null): string =>
 
 /** The stream of an engine, with the text in pieces of three letters. */
 function streamOf({ text = "", parsed = [], finish = "stop" }: Answer): Buffer {
-  const pieces = [...text].reduce<string[]>((made, letter, at) => {
-    if (at % 3 === 0) made.push(letter);
-    else made[made.length - 1] += letter;
-    return made;
-  }, []);
+  const pieces = text.match(/.{1,3}/gs) ?? [];
   const calls = parsed.flatMap(({ id, name, arguments: args }, index) => [
     delta({ tool_calls: [{ index, id, type: "function", function: { name } }] }),
     ...(args === undefined ? [] : [delta({ tool_calls: [{ index, function: { arguments: args } }] })]),
