@@ -13,7 +13,7 @@ export type { PendingApproval } from "./approval.ts";
 export { estimateUsage, exceededText } from "./budget.ts";
 export { carriesTools, conversation } from "./conversation.ts";
 export type { ChatMessage } from "./conversation.ts";
-export { isJsonObject, parseJson } from "./json/index.ts";
+export { isJsonObject, readText, shownValue } from "./json/index.ts";
 export { NO_SUMS, REFUSAL } from "./fold.ts";
 export { replayRun } from "./replay.ts";
 export type { Replayed, StoredRecord } from "./replay.ts";

@@ -10,7 +10,7 @@ import {
   carriesTools,
   fitArguments,
   isJsonObject,
-  parseJson,
+  readText,
   recoverCalls,
   type JsonObject,
   type Judgement,
@@ -22,7 +22,7 @@ import {
 } from "../runs/index.ts";
 import type { RawCall } from "./chat-answer.ts";
 import { digestOfJson } from "./digest.ts";
-import { asksBecause } from "./tool-choice.ts";
+import { asksBecause, toolOf } from "./tool-choice.ts";
 import type { OfferedTool } from "./tool-servers/port.ts";
 
 export type ReadAnswer = {
@@ -114,8 +114,7 @@ function cleanName(run: RunState, written: string): string {
 /** Nothing, or null, is a call without arguments; an object may be wrapped in a text once more. */
 function objectIn(written: string): JsonObject | undefined {
   if (written.trim() === "") return {};
-  const value = parseJson(written)?.value;
-  const inner = typeof value === "string" ? parseJson(value)?.value : value;
+  const inner = readText(readText(written));
   if (inner === null) return {};
   return isJsonObject(inner) ? inner : undefined;
 }
@@ -139,10 +138,6 @@ function madeId(turn: number, index: number): string {
 
 function refOf(run: RunState, name: string): ToolRef | undefined {
   return run.assignment.tools.find((tool) => tool.function === name);
-}
-
-function toolOf(ref: ToolRef | undefined, offered: readonly OfferedTool[]): OfferedTool | undefined {
-  return offered.find(({ server, name }) => server === ref?.server && name === ref.tool);
 }
 
 function judge(run: RunState, call: Written, offered: readonly OfferedTool[]): Judgement {

@@ -16,6 +16,7 @@ import type { Log } from "../telemetry/index.ts";
 import { digestOfCall, readAnswer } from "./read-answer.ts";
 import type { HostedTree, RecordBody, Work } from "./hosted-tree.ts";
 import type { ModelClient, TurnCall, TurnOutcome, TurnRequest } from "./model-client.ts";
+import { toolOf } from "./tool-choice.ts";
 import type { OfferedTool, ToolServers } from "./tool-servers/port.ts";
 
 export type WorkDeps = {
@@ -152,7 +153,7 @@ function turnRequest(
 /** The tools in the API's form, in the order that the run's spawn fixed. */
 export function functionsOf(tools: readonly ToolRef[], offered: readonly OfferedTool[]): readonly unknown[] {
   return tools.flatMap((ref) => {
-    const tool = offered.find(({ server, name }) => server === ref.server && name === ref.tool);
+    const tool = toolOf(ref, offered);
     if (tool === undefined) return [];
     const { description, inputSchema } = tool;
     return [

@@ -6,6 +6,11 @@ import type { OfferedTool } from "./tool-servers/port.ts";
 /** What the API allows as the name of a function. */
 const FUNCTION_NAME_CHARS_MAX = 64;
 
+/** The offered tool that a run's tool names; undefined: it is not there any more. */
+export function toolOf(ref: ToolRef | undefined, offered: readonly OfferedTool[]): OfferedTool | undefined {
+  return offered.find(({ server, name }) => server === ref?.server && name === ref.tool);
+}
+
 /** `server/tool`, the tool's name alone, or a pattern of either with `*`. */
 function matchesTool(pattern: string, tool: { readonly server: string; readonly name: string }): boolean {
   return matchesPattern(pattern, tool.name) || matchesPattern(pattern, `${tool.server}/${tool.name}`);

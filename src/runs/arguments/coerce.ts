@@ -9,6 +9,7 @@ import {
   fitsType,
   isJsonObject,
   parseJson,
+  readText,
   requiredOf,
   resolved,
   type TypeName,
@@ -33,8 +34,7 @@ function unwrapped(args: JsonObject, schema: JsonObject): JsonObject {
   if (key === undefined || others.length > 0 || !WRAPPERS.has(key)) return args;
   const { properties } = schema;
   if (isJsonObject(properties) && Object.hasOwn(properties, key)) return args;
-  const inner = args[key];
-  const found = typeof inner === "string" ? parseJson(inner)?.value : inner;
+  const found = readText(args[key]);
   return isJsonObject(found) ? found : args;
 }
 

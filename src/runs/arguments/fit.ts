@@ -2,14 +2,13 @@
 import { Validator, type OutputUnit, type Schema, type SchemaDraft } from "@cfworker/json-schema";
 import type { JsonObject } from "../types.ts";
 import { coerceArguments } from "./coerce.ts";
-import { allowedTypes, fitsType, isJsonObject, type TypeName } from "../json/index.ts";
+import { allowedTypes, fitsType, isJsonObject, pointerPath, shownValue, type TypeName } from "../json/index.ts";
 import { shapeOf } from "./shape.ts";
 
 export type FittedArguments =
   | { readonly kind: "fit"; readonly arguments: JsonObject }
   | { readonly kind: "misfit"; readonly text: string };
 
-const SHOWN_MAX = 80;
 const PROBLEMS_MAX = 3;
 const TYPE_NAMES: ReadonlySet<unknown> = new Set([
   "string",
@@ -75,22 +74,14 @@ function isBelow(one: OutputUnit, other: OutputUnit): boolean {
 }
 
 function problemOf({ instanceLocation, error }: OutputUnit, args: JsonObject): string {
-  const path = instanceLocation
-    .split("/")
-    .slice(1)
-    .map((part) => decodeURIComponent(part).replaceAll("~1", "/").replaceAll("~0", "~"));
+  const path = pointerPath(instanceLocation);
   const text = error.replace(/\.$/, "");
   if (path.length === 0) return text;
   const value = path.reduce<unknown>(
     (at, part) => (at as { readonly [key: string]: unknown } | undefined)?.[part],
     args,
   );
-  return `${path.join(".")}: ${text}, it was ${shown(value)}`;
-}
-
-function shown(value: unknown): string {
-  const text = JSON.stringify(value) ?? "nothing";
-  return text.length > SHOWN_MAX ? `${text.slice(0, SHOWN_MAX)}…` : text;
+  return `${path.join(".")}: ${text}, it was ${shownValue(value)}`;
 }
 
 /** Made once for a schema object: lists of tools are kept for as long as their server runs. */

@@ -45,6 +45,11 @@ export function parseJson(text: string): Read | undefined {
   return read !== undefined && text.slice(read.end).trim() === "" ? read : undefined;
 }
 
+/** A value as it is, or the whole value that stands in a text; undefined: it cannot be read. */
+export function readText(value: unknown): unknown {
+  return typeof value === "string" ? parseJson(value)?.value : value;
+}
+
 class Reader {
   at: number;
   failed = false;

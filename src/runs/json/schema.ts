@@ -1,6 +1,7 @@
 /** Reading JSON schemas: what a value may be. Only references inside the schema are followed. */
 import type { JsonObject } from "../types.ts";
 import { isJsonObject } from "./object.ts";
+import { pointerPath } from "./pointer.ts";
 
 export type TypeName = "string" | "number" | "integer" | "boolean" | "null" | "object" | "array";
 
@@ -14,22 +15,12 @@ export function resolved(schema: unknown, root: JsonObject): JsonObject | undefi
     const reference = found["$ref"];
     if (typeof reference !== "string") return found;
     if (!reference.startsWith("#")) return undefined;
-    found = reference
-      .slice(1)
-      .split("/")
-      .slice(1)
-      .map((part) => decoded(part).replaceAll("~1", "/").replaceAll("~0", "~"))
-      .reduce<unknown>((at, part) => (isJsonObject(at) && Object.hasOwn(at, part) ? at[part] : undefined), root);
+    found = pointerPath(reference).reduce<unknown>(
+      (at, part) => (isJsonObject(at) && Object.hasOwn(at, part) ? at[part] : undefined),
+      root,
+    );
   }
   return undefined;
-}
-
-function decoded(part: string): string {
-  try {
-    return decodeURIComponent(part);
-  } catch {
-    return part;
-  }
 }
 
 /** `anyOf` and `oneOf`. */

@@ -3,7 +3,7 @@
  * Also with its tokens stripped, as engines leave it when they were not told of the form.
  */
 import { isJsonObject, readJson } from "../json/index.ts";
-import { matchAt, type Offered, type TextCall } from "./types.ts";
+import { behind, matchAt, type Offered, type TextCall } from "./types.ts";
 
 export type HarmonyAnswer = {
   readonly calls: readonly TextCall[];
@@ -67,8 +67,7 @@ function endOfMessage(text: string, from: number): number {
 }
 
 function behindEnd(text: string, at: number): number {
-  const marker = matchAt(/\s*(?:<\|end\|>|<\|call\|>|<\|return\|>)?\s*/, text, at);
-  return at + (marker?.[0].length ?? 0);
+  return behind(/\s*(?:<\|end\|>|<\|call\|>|<\|return\|>)?\s*/, text, at);
 }
 
 const STRIPPED = /(?:^|assistant)\s*commentary\s+to=functions\.([\w.-]+?)\s*(?:json|code)?\s*(?=\{)/;

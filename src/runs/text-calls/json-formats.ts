@@ -1,6 +1,6 @@
 /** Calls whose arguments are JSON behind a marker: Hermes, Mistral, DeepSeek V3, Kimi K2, Llama. */
-import { isJsonObject, readJson } from "../json/index.ts";
-import { afterSpace, matchAt, type CallFormat, type Offered, type Section, type TextCall } from "./types.ts";
+import { isJsonObject, readJson, readText } from "../json/index.ts";
+import { afterSpace, behind, matchAt, type CallFormat, type Offered, type Section, type TextCall } from "./types.ts";
 
 /** `{"name", "arguments" | "parameters"}`, bare or inside `function`; undefined: it is no call of an offered tool. */
 export function callOf(value: unknown, offered: Offered): TextCall | undefined {
@@ -16,8 +16,8 @@ export function callOf(value: unknown, offered: Offered): TextCall | undefined {
 function argumentsOf(value: unknown): TextCall["arguments"] | undefined {
   if (value === undefined || value === null || value === "") return {};
   if (typeof value === "string") {
-    const inner = readJson(value, 0);
-    return inner !== undefined && inner.end === value.trimEnd().length ? argumentsOf(inner.value) : undefined;
+    const inner = readText(value);
+    return inner === undefined ? undefined : argumentsOf(inner);
   }
   return isJsonObject(value) ? value : undefined;
 }
@@ -121,7 +121,7 @@ type ListGrammar = {
 
 /** Calls one behind the other; the ones that are closed count, also when the text breaks off behind them. */
 function readList(text: string, at: number, offered: Offered, grammar: ListGrammar): Section | undefined {
-  let end = at + (matchAt(grammar.opens, text, at)?.[0].length ?? 0);
+  let end = behind(grammar.opens, text, at);
   const calls: TextCall[] = [];
   for (;;) {
     const head = matchAt(grammar.head, text, end);
@@ -136,5 +136,5 @@ function readList(text: string, at: number, offered: Offered, grammar: ListGramm
     end = section.end + close[0].length;
   }
   if (calls.length === 0) return undefined;
-  return { calls, end: end + (matchAt(grammar.ends, text, end)?.[0].length ?? 0) };
+  return { calls, end: behind(grammar.ends, text, end) };
 }

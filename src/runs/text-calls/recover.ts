@@ -60,8 +60,7 @@ export function recoverCalls(
   offered: Offered,
   acceptsBare: (call: TextCall) => boolean = () => true,
 ): Recovered {
-  const nothing = withoutCalls(text);
-  if (text.length > TEXT_CHARS_MAX || (text.match(ANY_OPEN)?.length ?? 0) > OPENS_MAX) return nothing;
+  if (text.length > TEXT_CHARS_MAX || (text.match(ANY_OPEN)?.length ?? 0) > OPENS_MAX) return withoutCalls(text);
   const harmony = readHarmony(text, offered) ?? readStrippedHarmony(text, offered);
   if (harmony !== undefined) {
     const { calls, content, reasoning } = harmony;
@@ -72,7 +71,7 @@ export function recoverCalls(
   if (marked !== undefined) return marked;
   const { reasoning, from } = splitReasoning(text, text.length);
   const whole = readWholeMessage(text.slice(from), offered);
-  if (whole === undefined || !whole.calls.every(acceptsBare)) return nothing;
+  if (whole === undefined || !whole.calls.every(acceptsBare)) return withoutCalls(text);
   const { calls, before } = whole;
   const kept = text.slice(0, from) + before;
   return { calls, content: before, reasoning, kept, format: "whole-message", unread: false };

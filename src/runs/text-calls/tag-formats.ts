@@ -1,7 +1,7 @@
 /** Calls whose arguments stand in tags of their own: Qwen, GLM, DeepSeek's DSML and Anthropic, Kimi K3. */
 import type { JsonObject } from "../types.ts";
 import { allowedTypes, parseJson, propertySchema } from "../json/index.ts";
-import { matchAt, type CallFormat, type Section, type TextCall } from "./types.ts";
+import { afterSpace, behind, matchAt, type CallFormat, type Section, type TextCall } from "./types.ts";
 
 type TagGrammar = {
   /** Group 1: the tool's name. */
@@ -150,11 +150,10 @@ export const INVOKE: CallFormat = {
   name: "invoke",
   opens: new RegExp(`${INVOKE_SECTION.source}(?=<${DSML}invoke )|<${DSML}invoke name="`),
   read(text, at, offered) {
-    const begun = matchAt(INVOKE_SECTION, text, at);
-    let end = at + (begun?.[0].length ?? 0);
+    let end = behind(INVOKE_SECTION, text, at);
     const calls: TextCall[] = [];
     for (;;) {
-      const from = end + (matchAt(/\s*/, text, end)?.[0].length ?? 0);
+      const from = afterSpace(text, end);
       const schema = offered(matchAt(INVOKE_TAGS.open, text, from)?.[1] ?? "");
       const section = schema && readTags(text, from, schema, INVOKE_TAGS);
       if (section === undefined) break;
@@ -162,7 +161,7 @@ export const INVOKE: CallFormat = {
       end = section.end;
     }
     if (calls.length === 0) return undefined;
-    return { calls, end: end + (matchAt(INVOKE_SECTION_END, text, end)?.[0].length ?? 0) };
+    return { calls, end: behind(INVOKE_SECTION_END, text, end) };
   },
 };
 

@@ -34,7 +34,12 @@ export function matchAt(pattern: RegExp, text: string, at: number): RegExpExecAr
   return sticky.exec(text) ?? undefined;
 }
 
+/** Behind what the pattern matches at this place; the place itself where it does not match. */
+export function behind(pattern: RegExp, text: string, at: number): number {
+  return at + (matchAt(pattern, text, at)?.[0].length ?? 0);
+}
+
 /** The first place at or after `at` that is no white space. */
 export function afterSpace(text: string, at: number): number {
-  return (matchAt(/\s*/, text, at)?.[0].length ?? 0) + at;
+  return behind(/\s*/, text, at);
 }

@@ -5,7 +5,7 @@
 import { callOf, callsOf } from "./json-formats.ts";
 import { readJson } from "../json/index.ts";
 import { readPythonic } from "./pythonic.ts";
-import { afterSpace, matchAt, type Offered, type TextCall } from "./types.ts";
+import { afterSpace, behind, type Offered, type TextCall } from "./types.ts";
 
 export type WholeMessage = { readonly calls: readonly TextCall[]; readonly before: string };
 
@@ -34,7 +34,7 @@ function readJsonCalls(text: string, offered: Offered): readonly TextCall[] | un
     const found = read && (Array.isArray(read.value) ? callsOf(read.value, offered) : one(callOf(read.value, offered)));
     if (read === undefined || found === undefined) return undefined;
     calls.push(...found);
-    at = read.end + (matchAt(/\s*[;,]?\s*/, text, read.end)?.[0].length ?? 0);
+    at = behind(/\s*[;,]?\s*/, text, read.end);
   }
   return calls.length === 0 ? undefined : calls;
 }

@@ -3,6 +3,7 @@
  * checked against the schema that `tools/list` shows. Wrong ones give the expected shape, so that the next try is right.
  */
 import { Validator, type Schema } from "@cfworker/json-schema";
+import { shownValue } from "../../runs/index.ts";
 import { FACE_TOOLS, type FaceTool, type ToolName } from "./tool-list.ts";
 
 export type Arguments = { readonly [name: string]: unknown };
@@ -15,7 +16,6 @@ export type ReadArguments =
 const VALIDATORS: ReadonlyMap<ToolName, Validator> = new Map(
   FACE_TOOLS.map(({ name, inputSchema }) => [name, new Validator(inputSchema as Schema, "2020-12", false)]),
 );
-const SHOWN_VALUE_MAX = 80;
 
 /** @param given as the client sent them. */
 export function readArguments(tool: FaceTool, given: unknown): ReadArguments {
@@ -36,7 +36,7 @@ function checked(tool: FaceTool, value: Arguments): ReadArguments {
     depthOf(other.instanceLocation) >= depthOf(one.instanceLocation) ? other : one,
   );
   const at = deepest.instanceLocation.replace(/^#\/?/, "").replaceAll("/", ".");
-  return wrong(tool, at === "" ? deepest.error : `${at}: ${deepest.error} It was ${shown(valueAt(value, at))}.`);
+  return wrong(tool, at === "" ? deepest.error : `${at}: ${deepest.error} It was ${shownValue(valueAt(value, at))}.`);
 }
 
 function wrong(tool: FaceTool, problem: string): ReadArguments {
@@ -155,9 +155,4 @@ function valueAt(value: unknown, at: string): unknown {
   let here = value;
   for (const part of at.split(".")) here = (here as { readonly [key: string]: unknown } | undefined)?.[part];
   return here;
-}
-
-function shown(value: unknown): string {
-  const text = JSON.stringify(value) ?? "nothing";
-  return text.length > SHOWN_VALUE_MAX ? `${text.slice(0, SHOWN_VALUE_MAX)}…` : text;
 }
