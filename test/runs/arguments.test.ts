@@ -74,6 +74,14 @@ describe("coercion", () => {
     expect(fitted({ node: { node: { n: "1" } } }, schema)).toEqual({ node: { node: { n: 1 } } });
   });
 
+  test("alternatives that hold themselves end, and are shown", () => {
+    const many = Array.from({ length: 8 }, () => ({ $ref: "#/$defs/any" }));
+    const schema = object({ a: { $ref: "#/$defs/any" } }, { required: ["b"], $defs: { any: { anyOf: many } } });
+    const loose = object({ a: { $ref: "#/$defs/any" } }, { $defs: { any: { anyOf: many } } });
+    expect(fitted({ a: "x" }, loose)).toEqual({ a: "x" });
+    expect(fitted({}, schema)).toContain('Expected: {"a"?: any value');
+  });
+
   test("what fits is not changed, and coercing twice is coercing once", () => {
     const value = fc.record(
       {
@@ -196,6 +204,12 @@ describe("the schema that engines get", () => {
     const simple = simplifiedSchema(schema);
     expect(JSON.stringify(simple).length).toBeLessThan(100_000);
     expect(simple["type"]).toBe("object");
+  });
+
+  test("ends where it is nothing but references to itself", () => {
+    const names = ["a", "b", "c", "d", "e", "f", "g", "h"];
+    const schema = { properties: Object.fromEntries(names.map((name) => [name, { $ref: "#" }])) };
+    expect(simplifiedSchema(schema)).toBe(schema);
   });
 
   test("is the same object each time, so that a prompt begins the same", () => {

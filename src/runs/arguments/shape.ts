@@ -14,7 +14,7 @@ export function shapeOf(schema: JsonObject): string {
 
 function shape(schema: unknown, root: JsonObject, depth: number): string {
   const found = resolved(schema, root);
-  if (found === undefined) return "any value";
+  if (found === undefined || depth > DEPTH_MAX + 1) return "any value";
   if ("const" in found) return JSON.stringify(found["const"]);
   if (Array.isArray(found["enum"])) {
     const choices = found["enum"].slice(0, CHOICES_MAX).map((choice) => JSON.stringify(choice));

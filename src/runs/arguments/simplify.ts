@@ -10,6 +10,7 @@ import type { JsonObject } from "../types.ts";
 const DEPTH_MAX = 12;
 /** What references may make of a schema; beyond it the schema goes out with them. */
 const CHARS_MAX = 64 * 1024;
+const PLACE_CHARS = 4;
 
 /** Words that say nothing to a model, or that engines refuse. */
 const DROPPED: ReadonlySet<string> = new Set([
@@ -42,6 +43,8 @@ type Budget = { chars: number };
 
 function simplified(schema: unknown, root: JsonObject, depth: number, budget: Budget): JsonObject {
   const found = resolved(schema, root);
+  // A place costs too, or a schema of nothing but references to itself would not end for hours.
+  budget.chars -= PLACE_CHARS;
   if (found === undefined || depth > DEPTH_MAX || budget.chars < 0) return {};
   // What stands beside a reference (a description, most often) counts for this place.
   const whole = isJsonObject(schema) && schema !== found ? { ...found, ...without(schema, "$ref") } : found;

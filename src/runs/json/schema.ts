@@ -6,6 +6,8 @@ import { pointerPath } from "./pointer.ts";
 export type TypeName = "string" | "number" | "integer" | "boolean" | "null" | "object" | "array";
 
 const REFERENCES_MAX = 16;
+/** Alternatives inside alternatives; those that hold themselves would be followed as a tree. */
+const ALTERNATIVES_DEPTH_MAX = 4;
 
 /** The schema that a reference inside `root` names. */
 export function resolved(schema: unknown, root: JsonObject): JsonObject | undefined {
@@ -35,7 +37,7 @@ export function allowedTypes(schema: unknown, root: JsonObject): ReadonlySet<Typ
 
 function typesOf(schema: unknown, root: JsonObject, depth: number): ReadonlySet<TypeName> | undefined {
   const found = resolved(schema, root);
-  if (found === undefined || depth > REFERENCES_MAX) return undefined;
+  if (found === undefined || depth > ALTERNATIVES_DEPTH_MAX) return undefined;
   const { type } = found;
   if (typeof type === "string") return new Set([type as TypeName]);
   if (Array.isArray(type)) return new Set(type as TypeName[]);

@@ -50,7 +50,7 @@ const WRAPPERS =
 /** Longer answers are prose: a small model's call is short, and reading must not take long. */
 const TEXT_CHARS_MAX = 256 * 1024;
 /** So are those with more places where a call might begin. */
-const OPENS_MAX = 512;
+const OPENS_MAX = 64;
 
 /**
  * @param acceptsBare whether a call counts that has no marker of its own: the text may as well be an answer.
