@@ -49,7 +49,8 @@ describe("a result that is too long", () => {
   test("never is over the bound, and never cuts through a character", () => {
     fc.assert(
       fc.property(
-        fc.string({ unit: "grapheme", minLength: 1, maxLength: 2_000 }),
+        // Without the character that a cut one would become.
+        fc.string({ unit: "grapheme", minLength: 1, maxLength: 2_000 }).filter((words) => !words.includes("\ufffd")),
         fc.integer({ min: 256, max: 900 }),
         (words, most) => {
           const { text: shown } = resultText(said(text(words)), most);
