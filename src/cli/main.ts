@@ -42,6 +42,22 @@ const COMMANDS: { readonly [name: string]: Entry } = {
     summary: "Runs agents against a proxy in a closed loop and says what they saw.",
     load: async () => (await import("./commands/loadgen.ts")).loadgen,
   },
+  spawn: {
+    summary: "Starts sub-agents and prints their handles, or their answers.",
+    load: async () => (await import("./commands/spawn.ts")).spawn,
+  },
+  await: {
+    summary: "Waits for sub-agents and prints their answers.",
+    load: async () => (await import("./commands/await.ts")).awaitRuns,
+  },
+  runs: {
+    summary: "Lists sub-agents, shows one or the tree, or cancels one.",
+    load: async () => (await import("./commands/runs.ts")).runs,
+  },
+  approvals: {
+    summary: "Lists and answers the tool calls that wait for a person.",
+    load: async () => (await import("./commands/approvals.ts")).approvals,
+  },
   status: {
     summary: "Shows replicas, held turns and runs of a running luftpause.",
     load: async () => (await import("./commands/status.ts")).status,
