@@ -49,6 +49,8 @@ def main() -> None:
     params.use_jinja = True
     with open(arguments.template, encoding="utf-8") as template:
         params.chat_template = template.read()
+    # Where a request names no temperature, as sub-agents do not: no test depends on a mood.
+    params.sampling.temp = 0.0
     params.warmup = False
     params.ui = False
     server = xllamacpp.Server(params)

@@ -14,15 +14,23 @@ export type Luftpause = {
   end(): Promise<void>;
 };
 
-/** Starts `luftpause up` for one engine, and waits until the engine counts as healthy. */
-export async function startLuftpause(engineUrl: string, options: { maxInFlight?: number } = {}): Promise<Luftpause> {
+/**
+ * Starts `luftpause up` for one engine, and waits until the engine counts as healthy.
+ * @param options.config further lines of its config.
+ */
+export async function startLuftpause(
+  engineUrl: string,
+  options: { readonly maxInFlight?: number; readonly config?: string } = {},
+): Promise<Luftpause> {
   const folder = mkdtempSync(path.join(tmpdir(), "luftpause-real-"));
   const flags = ["up", "--listen", "127.0.0.1:0"];
-  if (options.maxInFlight === undefined) {
+  const { maxInFlight, config = "" } = options;
+  if (maxInFlight === undefined && config === "") {
     flags.push("--engine", engineUrl);
   } else {
     const file = path.join(folder, "luftpause.yaml");
-    writeFileSync(file, `endpoints:\n  - { name: llama, url: "${engineUrl}", maxInFlight: ${options.maxInFlight} }\n`);
+    const cap = maxInFlight === undefined ? "" : `, maxInFlight: ${maxInFlight}`;
+    writeFileSync(file, `endpoints:\n  - { name: llama, url: "${engineUrl}"${cap} }\n${config}`);
     flags.push("--config", file);
   }
   const process = luftpause(flags, { folder });
