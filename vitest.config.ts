@@ -3,7 +3,7 @@ import { defineConfig } from "vitest/config";
 export default defineConfig({
   test: {
     include: ["test/**/*.test.ts"],
-    exclude: ["**/node_modules/**", "test/real/**"],
+    exclude: ["**/node_modules/**", "test/real/**", "test/clis/**"],
     // Two cores is what CI has; more workers only make socket tests wait for each other.
     maxWorkers: 2,
     testTimeout: 20_000,

@@ -96,6 +96,7 @@ const RESULT = open(
   ["handle"],
 );
 
+/** Claude Code keeps other tools behind a search of its own: these are needed before anybody would search. */
 const ALWAYS = { "anthropic/alwaysLoad": true } as const;
 const READS = { readOnlyHint: true, openWorldHint: false } as const;
 /** Runs it starts may call tools of the outside world. */
@@ -234,6 +235,7 @@ export const FACE_TOOLS: readonly FaceTool[] = [
       ["handle", "id", "allow"],
     ),
     annotations: { readOnlyHint: false, destructiveHint: true, idempotentHint: true, openWorldHint: true },
+    _meta: ALWAYS,
   },
   {
     name: "tools",
