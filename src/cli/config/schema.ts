@@ -123,7 +123,9 @@ const toolServer = z.strictObject({
     .record(z.string().regex(/^[A-Za-z_][A-Za-z0-9_]*$/, "must be the name of an environment variable"), z.string())
     .meta({ secret: true })
     .default({})
-    .describe("Stdio: environment of the command, besides PATH, HOME and the like; values may hold ${NAME}."),
+    .describe(
+      "Stdio: environment of the command, besides PATH, HOME, certificates and the like; values may hold ${NAME}.",
+    ),
   headers: z
     .record(z.string().regex(/^[!#$%&'*+.^_`|~0-9A-Za-z-]+$/, "must be a header name"), z.string())
     .meta({ secret: true })

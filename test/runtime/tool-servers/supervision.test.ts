@@ -151,7 +151,9 @@ describe("a process", () => {
   });
 
   test("sees nothing of our environment but what it needs and what it is given", async () => {
+    const caBefore = process.env["NODE_EXTRA_CA_CERTS"];
     process.env["LUFTPAUSE_TEST_SECRET"] = "do not tell";
+    process.env["NODE_EXTRA_CA_CERTS"] = caBefore ?? "/nowhere.pem";
     const script = `
       const say = (message) => process.stdout.write(JSON.stringify({ jsonrpc: "2.0", ...message }) + "\\n");
       require("node:readline").createInterface({ input: process.stdin }).on("line", (line) => {
@@ -164,7 +166,9 @@ describe("a process", () => {
     const { call } = await lab({ kind: "stdio", command: process.execPath, args: ["-e", script], env: { GIVEN: "1" } });
     const names = (await call("env")).text.split(",");
     delete process.env["LUFTPAUSE_TEST_SECRET"];
-    expect(names).toEqual(expect.arrayContaining(["PATH", "GIVEN"]));
+    if (caBefore === undefined) delete process.env["NODE_EXTRA_CA_CERTS"];
+    // Whom it trusts is part of what it needs: behind a company's own certificates it reaches nothing without.
+    expect(names).toEqual(expect.arrayContaining(["PATH", "NODE_EXTRA_CA_CERTS", "GIVEN"]));
     expect(names).not.toContain("LUFTPAUSE_TEST_SECRET");
   });
 });
