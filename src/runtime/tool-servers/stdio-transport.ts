@@ -19,12 +19,10 @@ const GRACE_MS = 1_000;
 /** As much of a long line as is looked into for an id. */
 const ID_CHARS = 200;
 
+/** Whom a child trusts: behind a company's own certificates npx or a tool would wait for ever without them. */
+const TRUST = ["NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"];
 /** What a child inherits of our own environment; secrets of ours are not among it. */
-const INHERITED = [
-  ...["HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER"],
-  // Whom it trusts: behind a company's own certificates npx or a tool would wait for ever without them.
-  ...["NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"],
-];
+const INHERITED = ["HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER", ...TRUST];
 
 export type StdioCommand = {
   readonly command: string;
