@@ -28,6 +28,7 @@ export function endpointOfUrl(name: string, url: string): EndpointEntry {
     maxInFlight: null,
     speaks: "auto",
     backpressure: "auto",
+    priority: "auto",
     splice: true,
     lastTurn: "by-engine",
     classifyPath: "auto",

@@ -45,7 +45,8 @@ export type LinkedTurn = {
   flight(nowMs: number): FlightReport | undefined;
   request(): TurnRequest;
   onHeld(run: RunId, source: RunSource): void;
-  onAdmitted(replica: ReplicaId, run: RunId, source: RunSource): void;
+  /** @param priority what the engine is told; undefined: nothing. */
+  onAdmitted(replica: ReplicaId, run: RunId, source: RunSource, priority: number | undefined): void;
   onRejected(refusal: {
     readonly run: RunId;
     readonly source: RunSource;
@@ -61,6 +62,8 @@ export type TurnOutcome = {
   readonly usage: Usage;
   readonly finishReason: string | undefined;
   readonly paused: boolean;
+  /** The first tool that it calls. */
+  readonly tool: string | undefined;
   readonly keys: readonly IdentityKey[];
 };
 
@@ -167,8 +170,9 @@ export class Admissions {
     if (run !== undefined) {
       this.#ledger?.finished(ownerOf(turn, run), outcome.paused, turn.side, outcome.keys, this.#now());
     }
-    const { usage, finishReason, paused, keys } = outcome;
-    this.#port.send({ type: "finished", turn: turn.id, usage, finishReason, paused, keys });
+    const { usage, finishReason, paused, tool, keys } = outcome;
+    const called = tool === undefined ? undefined : { tool };
+    this.#port.send({ type: "finished", turn: turn.id, usage, finishReason, paused, keys, ...called });
   }
 
   /** The turn has ended badly after it was admitted. */
@@ -323,9 +327,9 @@ export class Admissions {
     const turn = this.#answered(message.turn);
     // An admission that was asked for twice comes twice: the second finds the turn in flight.
     if (turn === undefined || turn.flightAt !== undefined) return;
-    const { run, replica, source } = message;
+    const { run, replica, source, priority } = message;
     this.#ledger?.admitted(ownerOf(turn, run), replica, turn.side, this.#now());
-    turn.onAdmitted(replica, run, source);
+    turn.onAdmitted(replica, run, source, priority);
   }
 
   /** The open turn that an answer is for (A3). */

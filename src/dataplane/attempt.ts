@@ -11,24 +11,26 @@ import { createJsonTap } from "./json-tap.ts";
 import { engineOf, holdsBackpressure, type Replica } from "./pool.ts";
 import { emitter } from "./relay.ts";
 import { attemptHeaders } from "./request-headers.ts";
-import { spliceIncludeUsage } from "./splice.ts";
+import { spliceRequest, USAGE_SPLICE } from "./splice.ts";
 import { createStreamTap } from "./stream-tap.ts";
 import type { AnsweringPhase, AttemptPhase, Relay, Turn } from "./turn-state.ts";
 
 const NONE: readonly string[] = [];
 
-/** Sends the turn to the engine that it was admitted to. */
-export function startAttempt(turn: Turn, replica: Replica): void {
+/**
+ * Sends the turn to the engine that it was admitted to.
+ * @param priority what the engine is told; undefined: nothing.
+ */
+export function startAttempt(turn: Turn, replica: Replica, priority: number | undefined): void {
   const { host, exchange, body } = turn;
   if (body === undefined) return;
   stopPhase(turn);
   const { config, target } = replica;
-  const { splicePlace } = body;
-  const { body: bytes, spliced } =
-    config.splice && splicePlace !== undefined && !splicePlace.includeUsage
-      ? spliceIncludeUsage(body.bytes, splicePlace)
-      : { body: body.bytes, spliced: NONE };
+  const { body: bytes, spliced } = config.splice
+    ? spliceRequest(body.bytes, body.splicePlace, priority)
+    : { body: body.bytes, spliced: NONE };
   turn.spliced = spliced.length === 0 ? undefined : spliced.join(", ");
+  turn.usageAsked = spliced.includes(USAGE_SPLICE);
   turn.replica = config.name;
   const request = {
     method: "POST",
@@ -83,7 +85,7 @@ export function takeHead(turn: Turn, head: EngineHead): void {
 function relayFor(turn: Turn, head: EngineHead, kind: AnswerKind, streams: boolean): Relay {
   if (kind.encoded) return { kind: "plain", tap: undefined };
   if (!kind.sse) return { kind: "plain", tap: createJsonTap(head.lengthBytes) };
-  if (turn.spliced !== undefined) return { kind: "cut", tap: createCuttingTap(), emit: emitter(turn, head.framed) };
+  if (turn.usageAsked) return { kind: "cut", tap: createCuttingTap(), emit: emitter(turn, head.framed) };
   const tap = createStreamTap();
   return streams && head.framed && turn.exchange.takesFrames
     ? { kind: "framed", tap, held: undefined }
@@ -159,6 +161,7 @@ function holdAgain(turn: Turn, tell: () => void): void {
   turn.attempts += 1;
   turn.replica = undefined;
   turn.spliced = undefined;
+  turn.usageAsked = false;
   enterHeld(turn);
   tell();
   if (turn.host.draining && turn.phase.kind === "held") {

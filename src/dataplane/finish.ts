@@ -67,6 +67,8 @@ export type WholeAnswer = {
   readonly finishReason: string | undefined;
   /** It ended in tool calls. */
   readonly paused: boolean;
+  /** The first one that it calls. */
+  readonly tool: string | undefined;
   readonly keys: readonly IdentityKey[];
 };
 

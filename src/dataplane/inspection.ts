@@ -24,6 +24,9 @@ export type RequestScan = {
   readonly includeUsage: boolean;
   /** The value of a top-level `stream_options`, whatever it is, where one stands. */
   readonly streamOptions: ByteRange | undefined;
+  /** The values of a top-level `tools` and `priority`, whatever they are, where they stand. */
+  readonly tools: ByteRange | undefined;
+  readonly priority: ByteRange | undefined;
   /** The whole top-level object, for insertions before its `}`. */
   readonly root: ByteRange;
   /** None when there are more than are kept (request-scan.ts). */

@@ -15,6 +15,8 @@ import type { AnsweringPhase, Relay, Turn } from "./turn-state.ts";
 
 /** An engine's error that is told in the stream is read up to here; what is longer is cut. */
 const ERROR_BYTES_MAX = 65_536;
+/** A longer name of a tool tells the scheduler nothing more. */
+const TOOL_CHARS_MAX = 128;
 const LAST_SIZE = Buffer.from("0\r\n", "latin1");
 const LAST_CHUNK = Buffer.from("0\r\n\r\n", "latin1");
 
@@ -160,6 +162,7 @@ function finishAnswer(turn: Turn, findings: TapFindings | undefined): void {
     usage: findings?.usage ?? {},
     finishReason: findings?.finishReason,
     paused: (findings?.toolCalls.length ?? 0) > 0,
+    tool: findings?.toolCalls[0]?.name.slice(0, TOOL_CHARS_MAX),
     keys: findings === undefined ? [] : answerKeys(turn, findings),
   });
 }

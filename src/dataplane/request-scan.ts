@@ -47,6 +47,8 @@ class RequestWalk {
   #modelSeen = false;
   #stream = false;
   #streamOptions: ByteRange | undefined;
+  #tools: ByteRange | undefined;
+  #priority: ByteRange | undefined;
   #messages: ScannedMessage[] = [];
   /** The `tool_calls` of the last assistant message, where it has a list of them. */
   #calls: ByteRange | undefined;
@@ -80,6 +82,8 @@ class RequestWalk {
       stream: this.#stream,
       includeUsage: this.#asksForUsage(),
       streamOptions: this.#streamOptions,
+      tools: this.#tools,
+      priority: this.#priority,
       root,
       messages: this.#messages.length > MESSAGES_MAX ? [] : this.#messages,
       lastToolCalls: this.#calls === undefined ? [] : echoedCalls(cursor, this.#calls.start),
@@ -106,6 +110,12 @@ class RequestWalk {
     } else if (cursor.keyIs("stream_options")) {
       cursor.value(1);
       this.#streamOptions = { start, end: cursor.at };
+    } else if (cursor.keyIs("tools")) {
+      cursor.value(1);
+      this.#tools = { start, end: cursor.at };
+    } else if (cursor.keyIs("priority")) {
+      cursor.value(1);
+      this.#priority = { start, end: cursor.at };
     } else {
       cursor.value(1);
     }

@@ -62,8 +62,8 @@ export type TurnApi = {
 export type TurnRequestBody = {
   /** Released after the engine's first byte. */
   readonly bytes: Buffer;
-  /** Where usage can be asked for; undefined for a turn that does not stream. The rest of the scan is not kept. */
-  readonly splicePlace: SplicePlace | undefined;
+  /** Where splices go. The rest of the scan is not kept. */
+  readonly splicePlace: SplicePlace;
 };
 
 export type HeldPhase = {
@@ -147,6 +147,10 @@ export type Turn = LinkedTurn &
     keys: IdentityKeys;
     /** Digest of its messages, remembered with its answer. */
     prefix: string | undefined;
+    /** Digest of what its prompt begins with. */
+    sharedPrefix: string | undefined;
+    /** Size of its body. */
+    promptBytes: number;
     model: string;
     stream: boolean;
     request: LinkedTurn["request"];
@@ -158,6 +162,8 @@ export type Turn = LinkedTurn &
     nextSignMs: number;
     /** Splices of the running attempt, for our header. */
     spliced: string | undefined;
+    /** Usage was asked for by us alone: its chunk is cut out of the stream. */
+    usageAsked: boolean;
     /** The first content byte was reported. */
     reportedStart: boolean;
     /** The engine's answer is an error, of which the scheduler knows. */

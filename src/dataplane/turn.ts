@@ -23,6 +23,7 @@ import { enterHeld, explained, watchHeld } from "./hold.ts";
 import type { IdentityKeys } from "./inspection.ts";
 import { relayFailed, takeEnd, takeFrames, takePayload } from "./relay.ts";
 import { scanRequest } from "./request-scan.ts";
+import { sharedPrefixOf } from "./shared-prefix.ts";
 import { requestIdentity } from "./run-identity.ts";
 import {
   callerOf,
@@ -110,6 +111,8 @@ function takeBody(turn: TurnObject, bytes: Buffer): LuftpauseError | undefined {
   }
   turn.model = scan.model;
   turn.stream = scan.stream;
+  turn.promptBytes = bytes.length;
+  turn.sharedPrefix = sharedPrefixOf(bytes, scan);
   // Rule 1 needs no table: a run that the client names is not looked up.
   if (turn.ownRun === undefined) {
     const { keys, prefix } = requestIdentity(turn, bytes, scan);
@@ -117,8 +120,8 @@ function takeBody(turn: TurnObject, bytes: Buffer): LuftpauseError | undefined {
     turn.prefix = prefix;
   }
   // A turn can be held for long: of what the scan found only places are kept, no texts.
-  const { includeUsage, streamOptions, root } = scan;
-  turn.body = { bytes, splicePlace: scan.stream ? { includeUsage, streamOptions, root } : undefined };
+  const { stream, includeUsage, streamOptions, priority, root } = scan;
+  turn.body = { bytes, splicePlace: { stream, includeUsage, streamOptions, priority, root } };
   return undefined;
 }
 
@@ -139,6 +142,8 @@ class TurnObject implements Turn {
   side = false;
   keys: IdentityKeys = NO_KEYS;
   prefix: string | undefined = undefined;
+  sharedPrefix: string | undefined = undefined;
+  promptBytes = 0;
   model = "";
   stream = false;
   body: TurnRequestBody | undefined = undefined;
@@ -146,6 +151,7 @@ class TurnObject implements Turn {
   attempts = 0;
   nextSignMs: number;
   spliced: string | undefined = undefined;
+  usageAsked = false;
   reportedStart = false;
   reportedError = false;
   answerBytes = 0;
@@ -210,6 +216,9 @@ class TurnObject implements Turn {
       side: this.side,
       heldMs: this.host.clock.nowMs() - this.arrivalMs,
       attempt: this.attempts,
+      promptBytes: this.promptBytes,
+      streams: this.stream,
+      ...(this.sharedPrefix === undefined ? undefined : { prefixKey: this.sharedPrefix }),
       ...(traceparent === undefined ? undefined : { traceparent }),
     };
   }
@@ -218,15 +227,15 @@ class TurnObject implements Turn {
     this.#recognised(run, source);
   }
 
-  onAdmitted(replicaId: ReplicaId, run: RunId, source: RunSource): void {
+  onAdmitted(replicaId: ReplicaId, run: RunId, source: RunSource, priority: number | undefined): void {
     try {
-      this.#admitted(replicaId, run, source);
+      this.#admitted(replicaId, run, source, priority);
     } catch (error) {
       this.fault(error);
     }
   }
 
-  #admitted(replicaId: ReplicaId, run: RunId, source: RunSource): void {
+  #admitted(replicaId: ReplicaId, run: RunId, source: RunSource, priority: number | undefined): void {
     if (this.phase.kind !== "held") return;
     const { host } = this;
     this.#recognised(run, source);
@@ -239,7 +248,7 @@ class TurnObject implements Turn {
       finishWithError(this, { code: "engine_unreachable", message });
       return;
     }
-    startAttempt(this, replica);
+    startAttempt(this, replica, priority);
   }
 
   onRejected(refusal: {

@@ -96,8 +96,9 @@ export function createScheduler(options: SchedulerOptions): Scheduler {
     switch (effect.type) {
       case "admit-turn": {
         counts.admitted += 1;
-        const { turn, replica, run, source } = effect;
-        sink?.send({ type: "admitted", turn, replica, run, source });
+        const { turn, replica, run, source, priority } = effect;
+        const about = { turn, replica, run, source };
+        sink?.send({ type: "admitted", ...about, ...(priority === undefined ? undefined : { priority }) });
         return;
       }
       case "withdraw-turn":
@@ -242,16 +243,18 @@ function toEvent(message: DataplaneMessage, dataplane: DataplaneId, nowMs: numbe
   switch (message.type) {
     case "requested": {
       const { turn, principal, caller, class: serviceClass, model, api, run, keys, freshRun, side, heldMs } = message;
+      const { promptBytes, prefixKey, streams } = message;
       const owner = { turn, principal, caller, class: serviceClass };
-      return { type: "turn-requested", dataplane, ...owner, model, api, run, keys, freshRun, side, heldMs, nowMs };
+      const prompt = { model, api, promptBytes, prefixKey, streams };
+      return { type: "turn-requested", dataplane, ...owner, ...prompt, run, keys, freshRun, side, heldMs, nowMs };
     }
     case "abandoned":
       return { type: "turn-abandoned", turn: message.turn, reason: message.reason, nowMs };
     case "started":
       return { type: "turn-started", turn: message.turn, nowMs };
     case "finished": {
-      const { turn, usage, finishReason, paused, keys } = message;
-      return { type: "turn-finished", turn, usage, finishReason, paused, keys, nowMs };
+      const { turn, usage, finishReason, paused, keys, tool } = message;
+      return { type: "turn-finished", turn, usage, finishReason, paused, keys, tool, nowMs };
     }
     case "failed":
       return { type: "turn-failed", turn: message.turn, reason: message.reason, nowMs };

@@ -20,6 +20,9 @@ export const ACTIVE_SET_DEFAULTS: ActiveSetConfig = {
   placeMostMs: 120_000,
 };
 
+/** Room for a paused interactive run, on replicas that take no priority. */
+export const ACTIVE_SET_PAUSED_ROOM_SECONDS = 120;
+
 export function activeSetOf(config: SchedulingConfig): ActiveSetConfig {
   return config.activeSet ?? ACTIVE_SET_DEFAULTS;
 }

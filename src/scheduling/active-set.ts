@@ -21,7 +21,8 @@ import type { Replica, Run, SchedulerState, Turn } from "./state.ts";
 import { TIERS } from "./tiers.ts";
 import { charge } from "./token-shares.ts";
 import { p95Of } from "./tool-gaps.ts";
-import type { ActiveSetConfig, PriorityOrder } from "./types.ts";
+import type { PriorityOrder } from "../wire/endpoint.ts";
+import type { ActiveSetConfig } from "./types.ts";
 import { keepQuiet, noLongerUnstarted, passUrgent, seeLeaving, withdrawNewest } from "./withdrawals.ts";
 
 const INTERACTIVE = 0;
@@ -97,7 +98,7 @@ export const activeSet: Policy = {
 
   priority(turn, replica) {
     const order = priorityOrder(replica);
-    if (order === "none") return undefined;
+    if (order === "off") return undefined;
     return (turn.class === "interactive") === (order === "higher-first") ? 1 : 0;
   },
 
@@ -274,14 +275,14 @@ function prefillMs({ uncachedTokens, replica }: Turn): number {
 
 /** The engine orders what waits in it by the priority of a request. */
 function takesPriority(replica: Replica): boolean {
-  return priorityOrder(replica) !== "none";
+  return priorityOrder(replica) !== "off";
 }
 
 /** SGLang shows in its metrics that it accepts the field, and puts larger ones first; of others one has to be told. */
 function priorityOrder(replica: Replica): Exclude<PriorityOrder, "auto"> {
   const { priority = "auto" } = replica.config;
   if (priority !== "auto") return priority;
-  return replica.load?.takesPriority === true ? "higher-first" : "none";
+  return replica.load?.takesPriority === true ? "higher-first" : "off";
 }
 
 function limitOf(replica: Replica): number | undefined {

@@ -15,13 +15,12 @@ export { freeze, thaw } from "./freeze.ts";
 export type { FrozenState } from "./freeze.ts";
 export { createReplay, eventLine, headerLine, replay } from "./event-log.ts";
 export type { Replay, ReplayOutcome } from "./event-log.ts";
-export { ACTIVE_SET_DEFAULTS } from "./active-set-config.ts";
+export { ACTIVE_SET_DEFAULTS, ACTIVE_SET_PAUSED_ROOM_SECONDS } from "./active-set-config.ts";
 export type {
   ActiveSetBound,
   ActiveSetConfig,
   CapRelease,
   HoldExplanation,
-  PriorityOrder,
   ReplicaConfig,
   SchedulerEffect,
   SchedulerEvent,

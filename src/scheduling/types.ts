@@ -15,7 +15,7 @@ import type {
   Usage,
 } from "../wire/admission.ts";
 import type { ErrorCode } from "../wire/errors.ts";
-import type { EngineKind, ReplicaKind, WireApi } from "../wire/endpoint.ts";
+import type { EngineKind, PriorityOrder, ReplicaKind, WireApi } from "../wire/endpoint.ts";
 import type { LoadSample } from "../wire/load.ts";
 
 /** A replica as the pool's configuration names it; the order in the config breaks ties of placement. */
@@ -31,9 +31,6 @@ export type ReplicaConfig = {
   /** Undefined: `auto`. */
   readonly priority?: PriorityOrder | undefined;
 };
-
-/** How an engine orders what waits in it by a request's priority; `auto`: by what its metrics show. */
-export type PriorityOrder = "auto" | "higher-first" | "lower-first" | "none";
 
 export type CapRelease = "step" | "at-once";
 

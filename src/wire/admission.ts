@@ -107,6 +107,12 @@ export type TurnRequest = {
   readonly heldMs: number;
   /** Times that this turn was pushed back or withdrawn, and is asked for again. */
   readonly attempt: number;
+  /** Size of the request's body: what a first prompt is estimated from. */
+  readonly promptBytes?: number;
+  /** Digest of what its prompt begins with (model, tools, system prompt); left out where nothing is shared. */
+  readonly prefixKey?: string;
+  /** The answer comes as a stream, so that its first byte shows the end of the prefill. */
+  readonly streams?: boolean;
   readonly traceparent?: string;
 };
 
@@ -146,6 +152,8 @@ export type DataplaneMessage =
       /** The answer ended in tool calls: the run is paused. */
       readonly paused: boolean;
       readonly keys: readonly IdentityKey[];
+      /** Name of the tool for whose result the run is paused; the first one of several. */
+      readonly tool?: string;
     }
   | { readonly type: "failed"; readonly turn: TurnId; readonly reason: FailureReason }
   /** The engine answered 429 or 503: hold the turn again with its old arrival, not before `retryAfterMs`. */
@@ -198,6 +206,8 @@ export type SchedulerMessage =
       readonly replica: ReplicaId;
       readonly run: RunId;
       readonly source: RunSource;
+      /** The engine shall be told this priority; left out: none. */
+      readonly priority?: number;
     }
   /** The turn was recognised and is held; sent once, when it could not be admitted at once. */
   | { readonly type: "held"; readonly turn: TurnId; readonly run: RunId; readonly source: RunSource }

@@ -24,6 +24,9 @@ export type WireApi =
 /** `hold`: the engine's own 429 and 503 are held again; `pass`: they go through to the client (spec 3, Back-pressure). */
 export type Backpressure = "hold" | "pass";
 
+/** How an engine orders what waits in it by a request's priority; `auto`: by what its metrics show (spec 9). */
+export type PriorityOrder = "auto" | "higher-first" | "lower-first" | "off";
+
 export type EndpointConfig = {
   /** The replica's id, in pins, metrics and status. */
   readonly name: ReplicaId;
@@ -45,6 +48,7 @@ export type EndpointConfig = {
   readonly speaks: readonly WireApi[] | "auto";
   /** `auto`: `hold` where a load signal is read. */
   readonly backpressure: Backpressure | "auto";
+  readonly priority: PriorityOrder;
   /** Byte edits of the request body on or off (spec 3, Forwarding). */
   readonly splice: boolean;
   /** Single-pass: path of the classification route; undefined: by engine (`/classify`, SGLang `/v1/classify`). */

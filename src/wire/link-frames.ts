@@ -118,6 +118,9 @@ const FROM_DATAPLANE: { readonly [Type in DataplaneMessage["type"]]: Check } = {
     side: flag,
     heldMs: count,
     attempt: count,
+    promptBytes: optional(count),
+    prefixKey: optional(text),
+    streams: optional(flag),
     traceparent: optional(text),
   }),
   abandoned: says<"abandoned">({ turn: text, reason: text }),
@@ -128,6 +131,7 @@ const FROM_DATAPLANE: { readonly [Type in DataplaneMessage["type"]]: Check } = {
     finishReason: optional(text),
     paused: flag,
     keys: identityKeys,
+    tool: optional(text),
   }),
   failed: says<"failed">({ turn: text, reason: text }),
   "pushed-back": says<"pushed-back">({ turn: text, retryAfterMs: count }),
@@ -163,7 +167,7 @@ const runView = record<RunView>({
 
 const FROM_SCHEDULER: { readonly [Type in SchedulerMessage["type"]]: Check } = {
   welcome: answers<"welcome">({ protocol: count }),
-  admitted: answers<"admitted">({ ...recognised, replica: text }),
+  admitted: answers<"admitted">({ ...recognised, replica: text, priority: optional(count) }),
   held: answers<"held">(recognised),
   rejected: answers<"rejected">({ ...recognised, code: text, message: text }),
   withdraw: answers<"withdraw">({ turn: text }),

@@ -4,7 +4,9 @@ import path from "node:path";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { loadConfig, withoutSecrets, type ConfigOutcome } from "../../src/cli/config/load.ts";
 import { environmentName } from "../../src/cli/config/paths.ts";
-import { toolServersOf } from "../../src/cli/config/resolve.ts";
+import { endpointsOf, schedulingOf, toolServersOf } from "../../src/cli/config/resolve.ts";
+
+import { ACTIVE_SET_DEFAULTS } from "../../src/scheduling/index.ts";
 
 let folder: string;
 
@@ -214,5 +216,31 @@ describe("tool servers", () => {
     expect(problems(load(file))).toEqual([
       expect.stringMatching(/headers\.authorization: a secret stands here in the clear/) as string,
     ]);
+  });
+});
+
+describe("the policy", () => {
+  const scheduling = (text: string) => {
+    const config = valid(load(text));
+    return schedulingOf(config, endpointsOf(config));
+  };
+
+  test("keeps room for paused runs as long as the policy needs it, or as it is told", () => {
+    expect(scheduling("").pausedRoomMs).toBe(1_800_000);
+    expect(scheduling("policy: active-set").pausedRoomMs).toBe(120_000);
+    expect(scheduling("policy: active-set\npausedRoomSeconds: 7").pausedRoomMs).toBe(7_000);
+  });
+
+  test("active-set has the numbers of the core, each by its key", () => {
+    expect(scheduling("policy: active-set").activeSet).toEqual(ACTIVE_SET_DEFAULTS);
+    const some = scheduling("policy: active-set\nactiveSet: { bound: both, ceiling: 0.7, preempt: false }");
+    expect(some.activeSet).toEqual({ ...ACTIVE_SET_DEFAULTS, bound: "both", ceiling: 0.7, preempt: false });
+    expect(problems(load("activeSet: { cieling: 0.7 }"))[0]).toContain("did you mean ceiling?");
+    expect(problems(load("activeSet: { ceiling: 1.5 }"))[0]).toContain("activeSet.ceiling");
+  });
+
+  test("an endpoint's priority reaches the core", () => {
+    const [replica] = scheduling(`${ENGINE}    priority: lower-first\n`).replicas;
+    expect(replica?.priority).toBe("lower-first");
   });
 });

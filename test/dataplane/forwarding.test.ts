@@ -162,6 +162,8 @@ describe("what the client says about a turn", () => {
       side: false,
       heldMs: 0,
       attempt: 0,
+      promptBytes: JSON.stringify(CHAT).length,
+      streams: false,
       traceparent: SENT.traceparent,
     });
   });
@@ -173,6 +175,18 @@ describe("what the client says about a turn", () => {
     const request = world.scheduler.of("requested")[0];
     expect(request).toMatchObject({ principal: "default", caller: "", class: "interactive", run: undefined });
     expect(request).not.toHaveProperty("traceparent");
+    expect(request).not.toHaveProperty("prefixKey");
+  });
+
+  it("says what its prompt begins with, and which tool it goes to", async () => {
+    const world = await startWorld();
+    const call = { id: "c", type: "function", function: { name: "lookup", arguments: "{}" } };
+    const choice = { index: 0, message: { role: "assistant", tool_calls: [call] }, finish_reason: "tool_calls" };
+    world.engine.onRequest = (_request, reply) =>
+      reply.whole(200, { "content-type": "application/json" }, JSON.stringify({ choices: [choice] }));
+    await world.chat({ tools: [{ type: "function", function: { name: "lookup" } }] }).answer;
+    expect(world.scheduler.of("requested")[0]?.prefixKey).toMatch(/^[\w-]{22}$/);
+    expect(world.scheduler.of("finished")[0]).toMatchObject({ paused: true, tool: "lookup" });
   });
 
   it.each([

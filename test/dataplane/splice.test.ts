@@ -2,12 +2,13 @@ import * as fc from "fast-check";
 import { describe, expect, it } from "vitest";
 import type { RequestScan } from "../../src/dataplane/inspection.ts";
 import { scanRequest } from "../../src/dataplane/request-scan.ts";
-import { spliceIncludeUsage, type Spliced } from "../../src/dataplane/splice.ts";
+import { spliceRequest, type Spliced } from "../../src/dataplane/splice.ts";
 import { anyBody } from "./json-texts.ts";
 
-function spliced(body: string | Buffer): Spliced {
+/** As if it were the body of a stream. */
+function spliced(body: string | Buffer, priority?: number): Spliced {
   const bytes = Buffer.from(body);
-  return spliceIncludeUsage(bytes, scanRequest(bytes, "chat") as RequestScan);
+  return spliceRequest(bytes, { ...(scanRequest(bytes, "chat") as RequestScan), stream: true }, priority);
 }
 
 const NAME = "stream_options.include_usage";
@@ -58,7 +59,7 @@ describe("the splice that asks for usage", () => {
     '{"model":"m","stream_options":{"include_usage":true}}',
   ])("leaves %j to the engine", (body) => {
     const bytes = Buffer.from(body);
-    const result = spliceIncludeUsage(bytes, scanRequest(bytes, "chat") as RequestScan);
+    const result = spliceRequest(bytes, { ...(scanRequest(bytes, "chat") as RequestScan), stream: true }, undefined);
     expect(result.body).toBe(bytes);
     expect(result.spliced).toEqual([]);
   });
@@ -70,7 +71,7 @@ describe("the splice that asks for usage", () => {
         const bytes = Buffer.from(text);
         const scan = scanRequest(bytes, "chat");
         fc.pre(!("code" in scan));
-        const { body, spliced: names } = spliceIncludeUsage(bytes, scan);
+        const { body, spliced: names } = spliceRequest(bytes, { ...scan, stream: true }, undefined);
         const before = JSON.parse(text) as { readonly stream_options?: unknown };
         if (names.length === 0) {
           expect(body).toBe(bytes);
@@ -90,5 +91,67 @@ describe("the splice that asks for usage", () => {
       { numRuns: 600 },
     );
     expect(edits).toBeGreaterThan(60);
+  });
+});
+
+describe("the splice that tells the engine a priority", () => {
+  const PRIORITY = "priority";
+
+  it.each([
+    [
+      '{"model":"m","stream_options":{"include_usage":true}}',
+      '{"model":"m","stream_options":{"include_usage":true},"priority":1}',
+    ],
+    // Who goes first is the policy's to say: a client's own is replaced, also one that is no number.
+    ['{"priority":999999, "model":"m","stream_options":7}', '{"priority":1, "model":"m","stream_options":7}'],
+    ['{"priority":{"a":[1]},"model":"m","stream_options":7}', '{"priority":1,"model":"m","stream_options":7}'],
+    // Of duplicates the last one counts.
+    [
+      '{"priority":5,"model":"m","priority":6,"stream_options":7}',
+      '{"priority":5,"model":"m","priority":1,"stream_options":7}',
+    ],
+  ])("turns %j into %j", (body, expected) => {
+    const { body: edited, spliced: names } = spliced(body, 1);
+    expect(edited.toString()).toBe(expected);
+    expect(names).toEqual([PRIORITY]);
+  });
+
+  it.each([
+    ['{"model":"m"}', '{"model":"m","stream_options":{"include_usage":true},"priority":0}'],
+    [
+      '{"stream_options":{},"priority":7,"model":"m"}',
+      '{"stream_options":{"include_usage":true},"priority":0,"model":"m"}',
+    ],
+    [
+      '{"priority":7,"model":"m","stream_options":null}',
+      '{"priority":0,"model":"m","stream_options":{"include_usage":true}}',
+    ],
+  ])("goes with the other one: %j into %j", (body, expected) => {
+    const { body: edited, spliced: names } = spliced(body, 0);
+    expect(edited.toString()).toBe(expected);
+    expect(names.toSorted()).toEqual([PRIORITY, NAME]);
+  });
+
+  it("is the only thing that happens to a turn that does not stream", () => {
+    const bytes = Buffer.from('{"model":"m","stream":false}');
+    const scan = scanRequest(bytes, "chat") as RequestScan;
+    expect(spliceRequest(bytes, scan, 1)).toEqual({
+      body: Buffer.from('{"model":"m","stream":false,"priority":1}'),
+      spliced: [PRIORITY],
+    });
+    expect(spliceRequest(bytes, scan, undefined).body).toBe(bytes);
+  });
+
+  it("changes nothing in any body but that member", () => {
+    fc.assert(
+      fc.property(anyBody, fc.nat(9), (text, priority) => {
+        const bytes = Buffer.from(text);
+        const scan = scanRequest(bytes, "chat");
+        fc.pre(!("code" in scan));
+        const { body } = spliceRequest(bytes, { ...scan, stream: false }, priority);
+        expect(JSON.parse(body.toString())).toEqual({ ...(JSON.parse(text) as object), priority });
+      }),
+      { numRuns: 300 },
+    );
   });
 });

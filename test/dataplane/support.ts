@@ -418,6 +418,7 @@ export function endpointOf(name: string, url: string, fields: Partial<EndpointCo
     maxInFlight: undefined,
     speaks: "auto",
     backpressure: "auto",
+    priority: "auto",
     splice: false,
     classifyPath: undefined,
     labels: [],

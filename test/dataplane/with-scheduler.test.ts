@@ -3,6 +3,7 @@ import { describe, expect, it } from "vitest";
 import { asDataplaneId } from "../../src/base/ids.ts";
 import { createDataplane, type Dataplane } from "../../src/dataplane/index.ts";
 import { createAuth, createEngineClient, createFront } from "../../src/http/index.ts";
+import type { SchedulingConfig } from "../../src/scheduling/index.ts";
 import { createScheduler, type Scheduler } from "../../src/scheduler/index.ts";
 import { REAL_CLOCK, SILENT_LOG } from "../../src/telemetry/index.ts";
 import { startFakeEngine, type FakeEngine, type FakeEngineOptions } from "../../src/testbed/index.ts";
@@ -17,14 +18,18 @@ type Pool = {
   chat(fields?: object, headers?: Record<string, string>): Promise<Answer>;
 };
 
-async function startPool(options: readonly FakeEngineOptions[], maxInFlight?: number): Promise<Pool> {
+async function startPool(
+  options: readonly FakeEngineOptions[],
+  maxInFlight?: number,
+  policy: SchedulingConfig["policy"] = "classic",
+): Promise<Pool> {
   const engines = await Promise.all(options.map((one) => startFakeEngine(one)));
   const endpoints = engines.map((engine, at) =>
     endpointOf("ab"[at] ?? "c", engine.url, { maxInFlight, splice: true, speaks: ["chat"] }),
   );
   const scheduler = createScheduler({
     config: {
-      policy: "classic",
+      policy,
       capRelease: "step",
       pausedRoomMs: DEFAULTS.pausedRoomSeconds * 1000,
       turnExpiryMs: DEFAULTS.turnExpiryMs,
@@ -246,5 +251,51 @@ describe("a pool of simulated engines", () => {
     const answer = await ask();
     expect(answer.status).toBe(200);
     expect(answer.json["data"]).toMatchObject([{ num_classes: 2 }]);
+  });
+});
+
+describe("the active set over real sockets", () => {
+  const priorities = (pool: Pool): readonly unknown[] =>
+    (pool.engines[0]?.stats().requests ?? [])
+      .filter(({ body }) => body.length > 0)
+      .map(({ body }) => (JSON.parse(body.toString()) as { readonly priority?: unknown }).priority);
+
+  it("tells an engine that shows that it takes one the priority of each class, and the client that it did", async () => {
+    const pool = await startPool([{ name: "a", dialect: "sglang", priority: true }], undefined, "active-set");
+    const load = async (): Promise<boolean> => pool.scheduler.status().replicas[0]?.reportsLoad === true;
+    for (let tries = 0; tries < 200 && !(await load()); tries += 1) await new Promise((next) => setTimeout(next, 10));
+    const interactive = await pool.chat({ stream: true });
+    const batch = await pool.chat({ priority: 99 }, { "x-luftpause-class": "batch" });
+    expect([interactive.status, batch.status]).toEqual([200, 200]);
+    expect(priorities(pool)).toEqual([1, 0]);
+    expect(interactive.headers["x-luftpause-spliced"]).toBe("stream_options.include_usage, priority");
+    expect(batch.headers["x-luftpause-spliced"]).toBe("priority");
+    // The usage chunk that only our splice asked for is cut out again; that of a client who asked is not.
+    expect(interactive.text).not.toContain('"usage"');
+    const asked = await pool.chat({ stream: true, stream_options: { include_usage: true } });
+    expect(asked.headers["x-luftpause-spliced"]).toBe("priority");
+    expect(asked.text).toContain('"usage":{');
+  });
+
+  it("tells none to an engine that does not show it: vLLM would refuse the turn", async () => {
+    const pool = await startPool([{ name: "a", dialect: "vllm" }], undefined, "active-set");
+    expect((await pool.chat({}, { "x-luftpause-class": "batch" })).status).toBe(200);
+    expect(priorities(pool)).toEqual([undefined]);
+  });
+
+  it("lets every run of a crowd through, one shared prefix counted once", async () => {
+    const pool = await startPool([{ name: "a", timeScale: 0.05 }], undefined, "active-set");
+    const system = { role: "system", content: "You know rivers. ".repeat(400) };
+    const answers = await Promise.all(
+      Array.from({ length: 40 }, (_, at) =>
+        pool.chat(
+          { messages: [system, { role: "user", content: `River ${at}?` }], stream: at % 2 === 0 },
+          { "x-luftpause-class": at % 4 === 0 ? "interactive" : "batch", "x-luftpause-caller": `c${at % 3}` },
+        ),
+      ),
+    );
+    expect(answers.every(({ status, clean }) => status === 200 && clean)).toBe(true);
+    await until("the slots are free", () => inFlight(pool) === 0);
+    expect(pool.dataplane.openTurns()).toEqual([]);
   });
 });

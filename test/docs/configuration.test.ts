@@ -4,7 +4,8 @@ import path from "node:path";
 import { expect, test } from "vitest";
 import { configPaths } from "../../src/cli/config/paths.ts";
 import { configReference } from "../../src/cli/config/reference.ts";
-import { configJsonSchema } from "../../src/cli/config/schema.ts";
+import { schedulingOf } from "../../src/cli/config/resolve.ts";
+import { configJsonSchema, configSchema } from "../../src/cli/config/schema.ts";
 import { DEFAULTS } from "../../src/wire/limits.ts";
 
 const ROOT = path.resolve(import.meta.dirname, "../..");
@@ -17,6 +18,9 @@ test("every constant has a key in the config, and its default is the constant", 
   const keys = new Map(
     configPaths(configJsonSchema()).map(({ path: key, fallback }) => [key.split(".").at(-1), fallback]),
   );
+  // The one that depends on the policy: classic's is the constant.
+  expect(keys.get("pausedRoomSeconds")).toBe("by-policy");
+  keys.set("pausedRoomSeconds", schedulingOf(configSchema.parse({}), []).pausedRoomMs / 1000);
   for (const [name, value] of Object.entries(DEFAULTS)) expect([name, keys.get(name)]).toEqual([name, value]);
 });
 

@@ -51,6 +51,7 @@ export const endpoint = (url: string, more: Partial<EndpointConfig> = {}): Endpo
   maxInFlight: undefined,
   speaks: "auto",
   backpressure: "auto",
+  priority: "auto",
   splice: true,
   classifyPath: undefined,
   labels: [],

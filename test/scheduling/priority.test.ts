@@ -1,6 +1,6 @@
 /** The engine's own priority (spec 9, Send the engine's own priority). */
 import { expect, test } from "vitest";
-import type { PriorityOrder } from "../../src/scheduling/index.ts";
+import type { PriorityOrder } from "../../src/wire/endpoint.ts";
 import { ActiveCore, replica } from "./active-set-support.ts";
 import { Core } from "./support.ts";
 
@@ -23,7 +23,7 @@ test("auto: where the engine's metrics show that it takes priorities, larger goe
 test("the order can be set where metrics do not show it, or sending switched off", () => {
   expect(sent("lower-first", false)).toEqual([0, 1]);
   expect(sent("higher-first", false)).toEqual([1, 0]);
-  expect(sent("none", true)).toEqual([undefined, undefined]);
+  expect(sent("off", true)).toEqual([undefined, undefined]);
 });
 
 test("classic sends none", () => {

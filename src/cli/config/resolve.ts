@@ -3,7 +3,7 @@ import { totalmem } from "node:os";
 import { asPrincipalId, asReplicaId } from "../../base/ids.ts";
 import type { AuthOptions } from "../../http/index.ts";
 import type { ToolServerConfig } from "../../runtime/index.ts";
-import type { SchedulingConfig } from "../../scheduling/index.ts";
+import { ACTIVE_SET_PAUSED_ROOM_SECONDS, type SchedulingConfig } from "../../scheduling/index.ts";
 import type { EndpointConfig } from "../../wire/endpoint.ts";
 import { DEFAULTS, type Limits } from "../../wire/limits.ts";
 import type { Config, EndpointEntry, ToolServerEntry } from "./schema.ts";
@@ -27,6 +27,7 @@ function resolveEndpoint(entry: EndpointEntry): EndpointConfig {
     // A hosted endpoint is never probed for what it speaks (spec 8).
     speaks: engine === "hosted" && speaks === "auto" ? ["chat"] : speaks,
     backpressure: entry.backpressure,
+    priority: entry.priority,
     splice: entry.splice,
     classifyPath: entry.classifyPath === "auto" ? undefined : entry.classifyPath,
     labels: entry.labels,
@@ -44,7 +45,8 @@ export function schedulingOf(config: Config, endpoints: readonly EndpointConfig[
   return {
     policy: config.policy,
     capRelease: config.capRelease,
-    pausedRoomMs: config.pausedRoomSeconds * 1000,
+    pausedRoomMs: pausedRoomSeconds(config) * 1000,
+    activeSet: config.activeSet,
     turnExpiryMs: scheduler.turnExpiryMs,
     dataplaneGraceMs: scheduler.dataplaneGraceMs,
     runIdleExpiryMs: scheduler.runIdleExpiryMs,
@@ -53,14 +55,20 @@ export function schedulingOf(config: Config, endpoints: readonly EndpointConfig[
     identityTtlMs: limits.identityTtlMs,
     identityKeysMax: limits.identityKeysMax,
     principalWeights: config.principals.map(({ name, weight }) => ({ principal: asPrincipalId(name), weight })),
-    replicas: endpoints.map(({ name, kind, models, speaks, maxInFlight }) => ({
+    replicas: endpoints.map(({ name, kind, models, speaks, maxInFlight, priority }) => ({
       replica: name,
       kind,
       models,
       speaks: speaks === "auto" ? undefined : speaks,
       maxInFlight,
+      priority,
     })),
   };
+}
+
+function pausedRoomSeconds({ pausedRoomSeconds: given, policy }: Config): number {
+  if (given !== "by-policy") return given;
+  return policy === "active-set" ? ACTIVE_SET_PAUSED_ROOM_SECONDS : DEFAULTS.pausedRoomSeconds;
 }
 
 export function toolServersOf(config: Config): ToolServerConfig[] {
@@ -92,7 +100,7 @@ export function hasToken(config: Config): boolean {
 
 /** Every number of the constants table as configured; the bodies of held turns also by this machine's memory. */
 export function limitsOf(config: Config): Limits {
-  const { limits, scheduler, dataplane, pausedRoomSeconds } = config;
+  const { limits, scheduler, dataplane } = config;
   const { holdMaxSeconds: _deadline, ...numbers } = limits;
   const { link: _link, linkTls: _tls, listen: _listen, eventLog: _log, ...schedulerNumbers } = scheduler;
   return {
@@ -101,7 +109,7 @@ export function limitsOf(config: Config): Limits {
     ...schedulerNumbers,
     openTurnsEveryMs: dataplane.openTurnsEveryMs,
     linkRetryMs: dataplane.linkRetryMs,
-    pausedRoomSeconds,
+    pausedRoomSeconds: pausedRoomSeconds(config),
     heldBodyBytesMax: Math.min(limits.heldBodyBytesMax, Math.floor(totalmem() / 4)),
   };
 }

@@ -3,11 +3,15 @@
  * docs/configuration.md and the names of the environment variables are generated from it.
  */
 import { z } from "zod";
+import { ACTIVE_SET_DEFAULTS, ACTIVE_SET_PAUSED_ROOM_SECONDS } from "../../scheduling/index.ts";
 import { DEFAULTS } from "../../wire/limits.ts";
 
 /** How many of a thing, or how long: never negative, never fractional where it counts something. */
 const count = (fallback: number, about: string) => z.int().min(0).default(fallback).describe(about);
 const positive = (fallback: number, about: string) => z.int().min(1).default(fallback).describe(about);
+
+const atLeastOne = (fallback: number, about: string) => z.number().min(1).default(fallback).describe(about);
+const share = (fallback: number, about: string) => z.number().positive().max(1).default(fallback).describe(about);
 
 const address = (fallback: string, about: string) =>
   z
@@ -89,7 +93,16 @@ const endpoint = z.strictObject({
     .describe(
       "`hold`: its 429 and 503 are held again; `pass`: they reach the client; `auto`: hold where load is read.",
     ),
-  splice: z.boolean().default(true).describe("Byte edits of the request body (stream_options.include_usage)."),
+  priority: z
+    .enum(["auto", "higher-first", "lower-first", "off"])
+    .default("auto")
+    .describe(
+      "Direction of the engine's own priority, which policy active-set sends; `auto`: higher-first where its metrics show that it takes one (SGLang), else none is sent. vLLM with priority scheduling: lower-first.",
+    ),
+  splice: z
+    .boolean()
+    .default(true)
+    .describe("Byte edits of the request body (stream_options.include_usage, priority)."),
   lastTurn: z
     .enum(["by-engine", "none", "auto"])
     .default("by-engine")
@@ -169,12 +182,75 @@ export const configSchema = z.strictObject({
     .min(1)
     .default("./state")
     .describe("Directory of the runtime's journal, the only state that is kept."),
-  policy: z.enum(["classic"]).default("classic").describe("Scheduling policy."),
+  policy: z
+    .enum(["classic", "active-set"])
+    .default("classic")
+    .describe("Scheduling policy: turns admitted one by one, or batch runs admitted as many as the KV caches hold."),
   capRelease: z
     .enum(["step", "at-once"])
     .default("step")
     .describe("How a capped replica opens again when its engine holds nothing back: one more per probe, or at once."),
-  pausedRoomSeconds: count(DEFAULTS.pausedRoomSeconds, "Room is kept this long for a paused interactive run."),
+  pausedRoomSeconds: z
+    .union([z.literal("by-policy"), z.int().min(0)])
+    .default("by-policy")
+    .describe(
+      `Room is kept this long for a paused interactive run; \`by-policy\`: ${DEFAULTS.pausedRoomSeconds} with classic, ${ACTIVE_SET_PAUSED_ROOM_SECONDS} with active-set.`,
+    ),
+  activeSet: group(
+    {
+      bound: z
+        .enum(["pool", "survival", "both", "none"])
+        .default(ACTIVE_SET_DEFAULTS.bound)
+        .describe("What bounds the live batch runs of a replica that shows its pool and cached tokens."),
+      ceiling: share(ACTIVE_SET_DEFAULTS.ceiling, "Share of the KV pool that the live runs may fill."),
+      growth: z.boolean().default(ACTIVE_SET_DEFAULTS.growth).describe("A run that grows past the ceiling makes room."),
+      limitAtFirst: atLeastOne(
+        ACTIVE_SET_DEFAULTS.limitAtFirst,
+        "Limit of live batch runs of a replica that shows only whether prefixes survive, at first.",
+      ),
+      limitCut: share(ACTIVE_SET_DEFAULTS.limitCut, "... by which it is multiplied when a prefix was lost."),
+      lostBelow: share(
+        ACTIVE_SET_DEFAULTS.lostBelow,
+        "A prefix is lost when less than this share of the run's last prompt was cached.",
+      ),
+      limitRaise: z
+        .number()
+        .min(0)
+        .default(ACTIVE_SET_DEFAULTS.limitRaise)
+        .describe("While prefixes survive and runs wait, the limit L rises by this ÷ L."),
+      sliceFactor: z
+        .number()
+        .min(0)
+        .default(ACTIVE_SET_DEFAULTS.sliceFactor)
+        .describe("A batch run's slice: so many times its own re-prefill time; 0: it keeps its place."),
+      workConservingBelow: count(
+        ACTIVE_SET_DEFAULTS.workConservingBelow,
+        "A replica with fewer turns in flight takes held work whatever the bound says; 0: never.",
+      ),
+      preempt: z
+        .boolean()
+        .default(ACTIVE_SET_DEFAULTS.preempt)
+        .describe("A batch turn that has sent nothing is taken back when an interactive turn comes."),
+      tokenShares: z
+        .boolean()
+        .default(ACTIVE_SET_DEFAULTS.tokenShares)
+        .describe("Shares are counted in tokens; false: in turns in flight, as in classic."),
+      outputWeight: z
+        .number()
+        .min(0)
+        .default(ACTIVE_SET_DEFAULTS.outputWeight)
+        .describe("Weight of a token of output in a share, a token of uncached prompt being 1."),
+      shareHalfLifeMs: positive(ACTIVE_SET_DEFAULTS.shareHalfLifeMs, "Half-life of a share."),
+      placeFactor: z
+        .number()
+        .min(0)
+        .default(ACTIVE_SET_DEFAULTS.placeFactor)
+        .describe("A paused batch run keeps its place for this × the p95 of its tool's durations, if others wait."),
+      placeLeastMs: count(ACTIVE_SET_DEFAULTS.placeLeastMs, "... at least this long."),
+      placeMostMs: count(ACTIVE_SET_DEFAULTS.placeMostMs, "... at most this long."),
+    },
+    "Numbers and switches of `policy: active-set`.",
+  ),
   token: secret("The token that every route needs; also the environment variable LUFTPAUSE_TOKEN.").optional(),
   principals: z.array(principal).default([]).describe("Several named tokens, instead of the one."),
   serviceToken: secret("Token of our own services among themselves, where there are principals.").optional(),
