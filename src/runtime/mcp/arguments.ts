@@ -23,9 +23,32 @@ export function readArguments(tool: FaceTool, given: unknown): ReadArguments {
   if (parsed === undefined || parsed === null) return checked(tool, {});
   if (typeof parsed !== "object" || Array.isArray(parsed)) return wrong(tool, "arguments: must be an object");
   const object = coerceObject(tool.inputSchema, parsed as Arguments);
-  const unknown = Object.keys(object).find((name) => tool.inputSchema.properties[name] === undefined);
+  const unknown = unknownIn(tool.inputSchema, object, "");
   if (unknown !== undefined) return wrong(tool, `${unknown}: ${tool.name} has no such argument`);
   return checked(tool, object);
+}
+
+/** The first argument that is none, also in the entries of a list: a budget that is misspelled would be no budget. */
+function unknownIn(schema: Shape, value: unknown, path: string): string | undefined {
+  if (Array.isArray(value)) {
+    const items = (schema["items"] ?? {}) as Shape;
+    for (const [at, item] of value.entries()) {
+      const found = unknownIn(items, item, `${path}${at}.`);
+      if (found !== undefined) return found;
+    }
+    return undefined;
+  }
+  if (typeof value !== "object" || value === null) return undefined;
+  const shape = ((schema["anyOf"] ?? [schema]) as readonly Shape[]).find(({ type }) => type === "object");
+  const properties = shape?.["properties"] as { readonly [name: string]: Shape } | undefined;
+  if (properties === undefined) return undefined;
+  for (const [name, each] of Object.entries(value)) {
+    const known = Object.hasOwn(properties, name) ? properties[name] : undefined;
+    if (known === undefined) return `${path}${name}`;
+    const found = unknownIn(known, each, `${path}${name}.`);
+    if (found !== undefined) return found;
+  }
+  return undefined;
 }
 
 function checked(tool: FaceTool, value: Arguments): ReadArguments {
@@ -79,11 +102,17 @@ function coerceObject(schema: Shape, given: Arguments): Arguments {
       continue;
     }
     const coerced = coerce(known, each);
-    // An empty string for what is no text is what a model writes to leave it out.
-    if (coerced === "" && known["type"] !== "string") continue;
+    // An empty text is what a model writes to leave something out.
+    if (coerced === "" && !mayBeEmpty(schema, name, known)) continue;
     value[name] = coerced;
   }
   return value;
+}
+
+/** Texts that somebody has to give, and those that mean something when they are empty. */
+function mayBeEmpty(schema: Shape, name: string, known: Shape): boolean {
+  const required = schema["required"] as readonly string[] | undefined;
+  return known["type"] === "string" && (required?.includes(name) === true || known["minLength"] === 0);
 }
 
 function coerce(schema: Shape, value: unknown): unknown {
@@ -91,10 +120,8 @@ function coerce(schema: Shape, value: unknown): unknown {
   if (choices !== undefined) return typeof value === "string" ? choiceOf(choices, value) : value;
   const { anyOf } = schema as { readonly anyOf?: readonly Shape[] };
   if (anyOf !== undefined) {
-    const text = typeof value === "string" ? parsedAs("object", value) : value;
     const object = anyOf.find(({ type }) => type === "object");
-    const isObject = typeof text === "object" && text !== null && !Array.isArray(text);
-    return isObject && object !== undefined ? coerceObject(object, text as Arguments) : value;
+    return object === undefined ? value : coerceEntry(object, value);
   }
   switch (schema["type"]) {
     case "integer":
@@ -121,6 +148,23 @@ function coerce(schema: Shape, value: unknown): unknown {
     default:
       return value;
   }
+}
+
+/**
+ * A text or an object, either of which is right. A text that is an object's JSON is one only where it is the very object
+ * that is asked for: a task may be any text, JSON too.
+ */
+function coerceEntry(schema: Shape, value: unknown): unknown {
+  const object = typeof value === "string" ? parsedAs("object", value) : value;
+  if (typeof object !== "object" || object === null || Array.isArray(object)) return value;
+  if (typeof value === "string") {
+    const known = schema["properties"] as { readonly [name: string]: Shape };
+    const required = schema["required"] as readonly string[];
+    const names = Object.keys(object);
+    if (!required.every((name) => names.includes(name)) || names.some((name) => known[name] === undefined))
+      return value;
+  }
+  return coerceObject(schema, object as Arguments);
 }
 
 const BOOLEANS: ReadonlyMap<string, boolean> = new Map([

@@ -2,6 +2,7 @@
 import type { CallToolResult } from "@modelcontextprotocol/server";
 import type { ApprovalAnswer, RunService, SpawnSpec } from "../run-service.ts";
 import type { Arguments } from "./arguments.ts";
+import { StoreError } from "../store/port.ts";
 import type { FaceDeps } from "./deps.ts";
 import type { Client } from "./requester.ts";
 import { answered, failed, statusOf } from "./results.ts";
@@ -56,7 +57,11 @@ export async function status({ deps, client, given }: ShortCall): Promise<CallTo
     return answered({ runs: [statusOf(run)] });
   }
   const page = { mine: mine ?? false, limit: limit ?? RUNS_ON_A_PAGE, cursor };
-  const found = await service.list(client.who, page);
+  const found = await service.list(client.who, page).catch((error: unknown) => {
+    if (error instanceof StoreError && error.code === "bad-cursor") return error;
+    throw error;
+  });
+  if (found instanceof StoreError) return failed(`cursor: ${found.message}`);
   return answered({ runs: found.runs.map(statusOf), cursor: found.cursor });
 }
 

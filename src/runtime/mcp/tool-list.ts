@@ -18,7 +18,14 @@ export type FaceTool = {
 const text = (description: string): Schema => ({ type: "string", description });
 const integer = (description: string, more: Schema = {}): Schema => ({ type: "integer", description, ...more });
 const flag = (description: string): Schema => ({ type: "boolean", description });
-const names = (description: string): Schema => ({ type: "array", items: { type: "string" }, description });
+const names = (description: string, most?: number): Schema => ({
+  type: "array",
+  items: { type: "string" },
+  ...(most === undefined ? {} : { maxItems: most }),
+  description,
+});
+/** Names and patterns of tools in one argument. */
+const PATTERNS_MAX = 500;
 const open = (properties: { readonly [name: string]: Schema }, required: readonly string[] = []) =>
   ({ type: "object", properties, required: [...required] }) as const;
 
@@ -36,6 +43,7 @@ const BOUNDS = {
   }),
   tools: names(
     "Tools that it may use, as `tools` lists them: name, server/name, or a pattern with *. [] for none. Default: all. Small models do better with few.",
+    PATTERNS_MAX,
   ),
   maxTokens: integer("Longest answer of one of its turns, in tokens; 0: as long as the engine allows. Default 256.", {
     minimum: 0,
@@ -51,7 +59,10 @@ const BOUNDS = {
     minimum: 1,
     description: "Bound of the time of the sub-agent and all its descendants, in seconds from now.",
   },
-  approveTools: names("Tools for which a person is asked before each call; the same forms of names as `tools`."),
+  approveTools: names(
+    "Tools for which a person is asked before each call; the same forms of names as `tools`.",
+    PATTERNS_MAX,
+  ),
   idempotencyKey: text("Spawning again with the same key and arguments gives the same handle, not a second run."),
 } as const;
 
@@ -219,7 +230,8 @@ export const FACE_TOOLS: readonly FaceTool[] = [
           description:
             "Only for reason indeterminate, a call that may or may not have happened before a crash: run it again, take `result` as its outcome, fail it, or cancel the run.",
         },
-        result: text("The outcome, for resolution: result."),
+        // An empty outcome is one, too.
+        result: { ...text("The outcome, for resolution: result."), minLength: 0 },
       },
       ["handle", "allow"],
     ),

@@ -1,8 +1,11 @@
 /** Cursors of a listing: the place of the last item in the order in which the store got to know the items. */
 import { StoreError } from "./port.ts";
 
+/** No text that somebody makes up is a cursor by chance. */
+const MARK = "after-";
+
 export function cursorOf(place: number): string {
-  return place.toString(36);
+  return `${MARK}${place}`;
 }
 
 /**
@@ -11,7 +14,8 @@ export function cursorOf(place: number): string {
  */
 export function placeOf(cursor: string | undefined): number | undefined {
   if (cursor === undefined) return undefined;
-  const place = /^[0-9a-z]{1,11}$/.test(cursor) ? Number.parseInt(cursor, 36) : Number.NaN;
+  const digits = cursor.startsWith(MARK) ? cursor.slice(MARK.length) : "";
+  const place = /^\d{1,16}$/.test(digits) ? Number(digits) : Number.NaN;
   if (!Number.isSafeInteger(place)) {
     throw new StoreError("bad-cursor", "this cursor is not from an earlier page; leave it out to begin at the first");
   }
