@@ -3,6 +3,7 @@ import fs from "node:fs";
 import net from "node:net";
 import path from "node:path";
 import { PROFILES, type ProfileName } from "../../src/engine/index.ts";
+import { ACTIVE_SET_DEFAULTS } from "../../src/scheduling/index.ts";
 import type { AgentName } from "../../src/testbed/index.ts";
 import { startServer, waitUntil, type Running } from "../support/processes.ts";
 import type { Peers } from "./peers.ts";
@@ -208,12 +209,19 @@ function luftpause(name: string, config: object): Arm["start"] {
       url,
       engine: dialect,
       models: [model],
+      // vLLM does not show that it takes one; these engines do.
+      priority: dialect === "vllm" ? "lower-first" : "auto",
     }));
     const document = {
       listen: `127.0.0.1:${port}`,
       endpoints,
       // The engines live in scaled time, and so must what looks at them.
       scheduler: { probeEveryMs: Math.max(20, Math.round(2_000 * timeScale)) },
+      activeSet: {
+        shareHalfLifeMs: Math.round(ACTIVE_SET_DEFAULTS.shareHalfLifeMs * timeScale),
+        placeLeastMs: Math.round(ACTIVE_SET_DEFAULTS.placeLeastMs * timeScale),
+        placeMostMs: Math.round(ACTIVE_SET_DEFAULTS.placeMostMs * timeScale),
+      },
       ...config,
     };
     fs.writeFileSync(file, JSON.stringify(document, null, 2));

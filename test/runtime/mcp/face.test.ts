@@ -305,3 +305,12 @@ describe("long calls", () => {
     expect(body.result).toMatchObject({ isError: true });
   });
 });
+
+test("a cursor that is from no page is an error that says so, not the first page", async () => {
+  const served = await serve(await bench());
+  const { body } = await callTool(served, { name: "status", arguments: { cursor: "garbage" } });
+  expect(body.result).toMatchObject({
+    isError: true,
+    content: [{ text: expect.stringContaining("cursor: this cursor is not from an earlier page") as string }],
+  });
+});
