@@ -1,5 +1,5 @@
 // The table of a flood: mean ± standard deviation over the seeds, and ratios to the first arm, seed by seed.
-import type { LoadReport } from "../../src/testbed/index.ts";
+import type { LoadReport } from "../../src/workload/index.ts";
 import type { Arm } from "./arms.ts";
 
 export type Row = {

@@ -1,9 +1,8 @@
 import { describe, expect, it, onTestFinished } from "vitest";
 import { createEngineClient, type EngineTarget } from "../../src/http/index.ts";
-import { startFakeEngine, runClosedLoop, WORLDS, type ClosedLoop, type FakeEngine } from "../../src/testbed/index.ts";
-import type { RunSample, TurnSample } from "../../src/testbed/loadgen/agent.ts";
+import { startFakeEngine, runClosedLoop, type ClosedLoop, type FakeEngine } from "../../src/testbed/index.ts";
 import { callChat, type ChatOutcome } from "../../src/testbed/loadgen/chat-call.ts";
-import { measure } from "../../src/testbed/loadgen/measure.ts";
+import { measure, WORLDS, type RunSample, type TurnSample } from "../../src/workload/index.ts";
 
 async function engineWith(options: Parameters<typeof startFakeEngine>[0] = {}): Promise<FakeEngine> {
   const engine = await startFakeEngine({ models: ["m"], ...options });

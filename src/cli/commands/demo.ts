@@ -5,7 +5,8 @@
  */
 import { createSharedGpu } from "../../engine/index.ts";
 import { createFront } from "../../http/index.ts";
-import { runClosedLoop, startFakeEngine, startRouter, WORLDS, type LoadReport } from "../../testbed/index.ts";
+import { runClosedLoop, startFakeEngine, startRouter } from "../../testbed/index.ts";
+import { WORLDS, type LoadReport } from "../../workload/index.ts";
 import { makeDataplane, makeScheduler } from "../compose.ts";
 import { loadConfig } from "../config/load.ts";
 import { endpointsOf } from "../config/resolve.ts";

@@ -1,6 +1,7 @@
 /** `luftpause loadgen`: own-loop agents in a closed loop against a proxy, and what they saw. */
 import { writeFileSync } from "node:fs";
-import { runClosedLoop, WORLDS, type LoadReport, type LoadWorld } from "../../testbed/index.ts";
+import { runClosedLoop } from "../../testbed/index.ts";
+import { WORLDS, type LoadReport, type LoadWorld } from "../../workload/index.ts";
 import { CommandError, EXIT } from "../exit.ts";
 import type { Command, ParsedFlags } from "../flags.ts";
 import { table } from "../table.ts";

@@ -3,27 +3,16 @@ import type { Random } from "../../base/random.ts";
 import type { EngineClient, EngineTarget } from "../../http/index.ts";
 import type { ServiceClass } from "../../wire/admission.ts";
 import { callChat, type ChatAnswer, type ChatOutcome } from "./chat-call.ts";
-import { LOOKUP_TOOL, question, systemPrompt, toolResult, toolTimeMs, type LoadWorld } from "./worlds.ts";
-
-export type TurnSample = {
-  readonly class: ServiceClass;
-  readonly atMs: number;
-  readonly firstContentMs: number;
-  readonly promptTokens: number;
-  readonly cachedTokens: number;
-  readonly completionTokens: number;
-  readonly replica: string | undefined;
-};
-
-export type RunSample = {
-  readonly class: ServiceClass;
-  readonly endedMs: number;
-  readonly ms: number;
-  readonly turns: number;
-  readonly toolCalls: number;
-  /** Undefined: it was answered. */
-  readonly failure: string | undefined;
-};
+import {
+  LOOKUP_TOOL,
+  question,
+  systemPrompt,
+  toolResult,
+  toolTimeMs,
+  type LoadWorld,
+  type RunSample,
+  type TurnSample,
+} from "../../workload/index.ts";
 
 export type AgentOptions = {
   readonly client: EngineClient;

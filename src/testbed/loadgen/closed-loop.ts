@@ -5,9 +5,8 @@
 import { createRandom } from "../../base/random.ts";
 import { createEngineClient, type EngineTarget } from "../../http/index.ts";
 import type { ServiceClass } from "../../wire/admission.ts";
-import { runAgent, type RunSample, type TurnSample } from "./agent.ts";
-import { measure, type LoadReport } from "./measure.ts";
-import type { LoadWorld } from "./worlds.ts";
+import { measure, type LoadReport, type LoadWorld, type RunSample, type TurnSample } from "../../workload/index.ts";
+import { runAgent } from "./agent.ts";
 
 export type ClosedLoop = {
   readonly target: EngineTarget;

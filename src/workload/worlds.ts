@@ -1,6 +1,6 @@
 /** What the agents of a load look like: how long their prompts are, what their tools take. Times are simulated. */
-import { createRandom, hashText } from "../../base/random.ts";
-import type { Random } from "../../base/random.ts";
+import { createRandom, hashText } from "../base/random.ts";
+import type { Random } from "../base/random.ts";
 
 export type LoadWorld = {
   readonly name: WorldName;

@@ -1,6 +1,26 @@
 /** What a load saw, in simulated time: runs per minute, how long they took, first content, cache. */
-import type { ServiceClass } from "../../wire/admission.ts";
-import type { RunSample, TurnSample } from "./agent.ts";
+import type { ServiceClass } from "../wire/admission.ts";
+
+export type TurnSample = {
+  readonly class: ServiceClass;
+  /** When its answer ended. */
+  readonly atMs: number;
+  readonly firstContentMs: number;
+  readonly promptTokens: number;
+  readonly cachedTokens: number;
+  readonly completionTokens: number;
+  readonly replica: string | undefined;
+};
+
+export type RunSample = {
+  readonly class: ServiceClass;
+  readonly endedMs: number;
+  readonly ms: number;
+  readonly turns: number;
+  readonly toolCalls: number;
+  /** Undefined: it was answered. */
+  readonly failure: string | undefined;
+};
 
 export type Spread = { readonly count: number; readonly p50: number; readonly p95: number; readonly max: number };
 
@@ -33,10 +53,11 @@ export type LoadReport = {
 export type Samples = {
   readonly turns: readonly TurnSample[];
   readonly runs: readonly RunSample[];
-  /** Real time: what ended from here on counts ... */
+  /** On the clock of the samples: what ended from here on counts ... */
   readonly fromMs: number;
   /** ... up to here. */
   readonly untilMs: number;
+  /** Milliseconds of the samples' clock per simulated one. */
   readonly timeScale: number;
 };
 
