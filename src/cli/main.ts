@@ -38,6 +38,10 @@ const COMMANDS: { readonly [name: string]: Entry } = {
     summary: "Shows what luftpause does for agents, in a minute, on simulated engines.",
     load: async () => (await import("./commands/demo.ts")).demo,
   },
+  sim: {
+    summary: "Compares scheduling policies under virtual time, in seconds.",
+    load: async () => (await import("./commands/sim.ts")).sim,
+  },
   loadgen: {
     summary: "Runs agents against a proxy in a closed loop and says what they saw.",
     load: async () => (await import("./commands/loadgen.ts")).loadgen,

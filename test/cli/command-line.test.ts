@@ -22,7 +22,7 @@ function run(args: string[], environment: { [name: string]: string } = {}) {
   return { code: result.status, out: result.stdout, err: result.stderr };
 }
 
-const SERVICES = ["up", "scheduler", "dataplane", "runtime", "fake-engine", "fake-tools", "demo", "loadgen"];
+const SERVICES = ["up", "scheduler", "dataplane", "runtime", "fake-engine", "fake-tools", "demo", "sim", "loadgen"];
 const TOOLS = ["spawn", "await", "runs", "approvals", "status", "replay", "journal", "config"];
 const NAMES = [...SERVICES, ...TOOLS];
 
