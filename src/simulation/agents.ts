@@ -1,38 +1,21 @@
 /**
- * Own-loop agents under virtual time. What they ask, what the model answers and what their tools take is drawn as over
- * sockets (src/workload, src/engine): the k-th run of an agent is the same work whatever stands in front.
+ * Agents in a closed loop under virtual time: each begins its next run when the last one has ended. The k-th run of an agent
+ * is the same work whatever stands in front.
  */
 import { createRandom, type Random } from "../base/random.ts";
-import {
-  countTokens,
-  hashBlocks,
-  renderChat,
-  scriptChatAnswer,
-  TESTBED_WORLD,
-  tokenizeAnswer,
-  type Answer,
-  type EngineRequest,
-} from "../engine/index.ts";
+import type { EngineRequest } from "../engine/index.ts";
 import type { ServiceClass } from "../wire/admission.ts";
-import {
-  LOOKUP_TOOL,
-  question,
-  systemPrompt,
-  toolResult,
-  toolTimeMs,
-  type LoadWorld,
-  type RunSample,
-  type TurnSample,
-} from "../workload/index.ts";
+import type { RunSample, TurnSample } from "../workload/index.ts";
 import type { AskedTurn, Front } from "./front.ts";
 import type { SimulatedPool } from "./pool.ts";
+import type { Program, RunProgram } from "./program.ts";
 import type { VirtualTime } from "./timeline.ts";
 
 export type AgentsOptions = {
   readonly time: VirtualTime;
   readonly pool: SimulatedPool;
   readonly front: Front;
-  readonly world: LoadWorld;
+  readonly program: Program;
   readonly seed: number;
   readonly agents: { readonly [Class in ServiceClass]: number };
   /** A priority where nobody names one: SGLang puts those last, vLLM counts them as 0. */
@@ -41,94 +24,60 @@ export type AgentsOptions = {
   readonly onRun: (sample: RunSample) => void;
 };
 
-/** The seed of the model's answers, as the simulated engines have it. */
-const MODEL_SEED = 1;
-const PREFIX_KEY = "system prompt and tools";
-
-export function startAgents(options: AgentsOptions): void {
-  for (const serviceClass of ["interactive", "batch"] as const) {
-    for (let agent = 0; agent < options.agents[serviceClass]; agent += 1) {
-      const draws = createRandom(options.seed).split(`${serviceClass} ${agent}`);
-      beginRun(options, { class: serviceClass, agent, draws }, 0);
-    }
-  }
-}
-
-type Agent = { readonly class: ServiceClass; readonly agent: number; readonly draws: Random };
-
-function beginRun(options: AgentsOptions, agent: Agent, number: number): void {
-  const { world, time } = options;
-  const random = agent.draws.split(`run ${number}`);
-  const run: Run = {
-    name: `${agent.class}-${agent.agent}-${number}`,
-    class: agent.class,
-    random,
-    messages: [
-      { role: "system", content: systemPrompt(world) },
-      { role: "user", content: question(world, random) },
-    ],
-    startedMs: time.nowMs,
-    turns: 0,
-    toolCalls: 0,
-    end: (failure) => {
-      const { class: serviceClass, turns, toolCalls, startedMs } = run;
-      const endedMs = time.nowMs;
-      options.onRun({ class: serviceClass, endedMs, ms: endedMs - startedMs, turns, toolCalls, failure });
-      // A moment later: a run that fails at once must not begin the next one inside itself.
-      time.after(failure === undefined ? 0 : FAILED_PAUSE_MS, () => beginRun(options, agent, number + 1));
-    },
-  };
-  askTurn(options, run);
-}
-
 /** After a failure an agent comes again after a second, as SDKs do. */
 const FAILED_PAUSE_MS = 1_000;
+
+type Agent = { readonly class: ServiceClass; readonly number: number; readonly draws: Random };
 
 type Run = {
   readonly name: string;
   readonly class: ServiceClass;
-  readonly random: Random;
-  readonly messages: object[];
+  readonly program: RunProgram;
   readonly startedMs: number;
   turns: number;
   toolCalls: number;
   readonly end: (failure: string | undefined) => void;
 };
 
+export function startAgents(options: AgentsOptions): void {
+  for (const serviceClass of ["interactive", "batch"] as const) {
+    for (let number = 0; number < options.agents[serviceClass]; number += 1) {
+      const draws = createRandom(options.seed).split(`${serviceClass} ${number}`);
+      beginRun(options, { class: serviceClass, number, draws }, 0);
+    }
+  }
+}
+
+function beginRun(options: AgentsOptions, agent: Agent, at: number): void {
+  const { program, time, front, onRun } = options;
+  const { class: serviceClass, number, draws } = agent;
+  const run: Run = {
+    name: `${serviceClass}-${number}-${at}`,
+    class: serviceClass,
+    program: program.begin(serviceClass, draws.split(`run ${at}`)),
+    startedMs: time.nowMs,
+    turns: 0,
+    toolCalls: 0,
+    end(failure) {
+      const endedMs = time.nowMs;
+      const { turns, toolCalls } = run;
+      onRun({ class: serviceClass, endedMs, ms: endedMs - run.startedMs, turns, toolCalls, failure });
+      if (program.tellsEnd) front.runEnded(run.name);
+      // A moment later: a run that fails at once must not begin the next one inside itself.
+      time.after(failure === undefined ? 0 : FAILED_PAUSE_MS, () => beginRun(options, agent, at + 1));
+    },
+  };
+  askTurn(options, run);
+}
+
 function askTurn(options: AgentsOptions, run: Run): void {
-  const { time, pool, front, world, unranked } = options;
-  const tools = [LOOKUP_TOOL];
-  const prompt = renderChat(run.messages, tools);
-  const written = scriptChatAnswer({
-    messages: run.messages,
-    tools,
-    toolChoice: "auto",
-    parallelCalls: true,
-    answerSchema: undefined,
-    seed: MODEL_SEED,
-    world: TESTBED_WORLD,
-    overrides: {},
-  });
-  const answer = tokenizeAnswer(written, world.maxTokens);
-  // An answer that was cut calls nothing.
-  const calls = answer.finish === "tool_calls" ? written.calls : [];
-  const promptTokens = countTokens(prompt);
-  const turn: AskedTurn = {
-    id: `${run.name}-${run.turns}`,
-    run: run.name,
-    class: run.class,
-    caller: "",
-    promptBytes: prompt.length,
-    prefixKey: PREFIX_KEY,
-    promptHashes: hashBlocks(prompt),
-  };
-  const request: Omit<EngineRequest, "priority"> = {
-    id: turn.id,
-    blockHashes: hashBlocks(prompt + answer.text),
-    promptTokens,
-    outputTokens: answer.parts.length,
-    maxTokens: world.maxTokens,
-  };
+  const { time, pool, front, unranked } = options;
+  const { promptTokens, outputTokens, maxTokens, promptBytes, promptHashes, blockHashes, tools } = run.program.next();
+  const id = `${run.name}-${run.turns}`;
+  const { prefixKey } = options.program;
+  const about = { id, run: run.name, class: run.class, caller: "" };
+  const turn: AskedTurn = { ...about, promptBytes, prefixKey, promptHashes };
+  const request: Omit<EngineRequest, "priority"> = { id, blockHashes, promptTokens, outputTokens, maxTokens };
   const askedMs = time.nowMs;
   let at = -1;
   let begun = false;
@@ -162,36 +111,22 @@ function askTurn(options: AgentsOptions, run: Run): void {
               ...usage,
               replica: `engine-${engine}`,
             });
-            front.finished(turn, { usage, tool: calls.length === 0 ? undefined : LOOKUP_TOOL.function.name });
-            if (calls.length === 0) run.end(undefined);
-            else callTools(options, run, written);
+            front.finished(turn, { usage, tool: tools?.name });
+            if (tools === undefined) {
+              run.end(undefined);
+              return;
+            }
+            run.toolCalls += tools.calls;
+            time.after(tools.ms, () => askTurn(options, run));
           },
         },
       );
     },
     takeBack() {
       if (begun || at < 0) return false;
-      pool.abort(at, turn.id);
+      pool.abort(at, id);
       return true;
     },
     fail: (why) => run.end(why),
   });
-}
-
-/** Calls of one answer run side by side, as agents do: the slowest counts. */
-function callTools(options: AgentsOptions, run: Run, { content, calls }: Answer): void {
-  const { time, world } = options;
-  let waitMs = 0;
-  const echoed: object[] = [];
-  const results: object[] = [];
-  for (const { name, arguments: text } of calls) {
-    run.toolCalls += 1;
-    const id = `call-${run.toolCalls}`;
-    const tool = run.random.split(`tool ${run.toolCalls}`);
-    waitMs = Math.max(waitMs, toolTimeMs(world, tool));
-    echoed.push({ id, type: "function", function: { name, arguments: text } });
-    results.push({ role: "tool", tool_call_id: id, content: toolResult(world, tool) });
-  }
-  run.messages.push({ role: "assistant", content: content === "" ? null : content, tool_calls: echoed }, ...results);
-  time.after(waitMs, () => askTurn(options, run));
 }

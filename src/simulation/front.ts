@@ -39,4 +39,6 @@ export type Front = {
   /** The first content of the answer is there. */
   started(turn: AskedTurn): void;
   finished(turn: AskedTurn, end: TurnEnd): void;
+  /** The harness says that the run is over. */
+  runEnded(run: string): void;
 };

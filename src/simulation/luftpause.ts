@@ -130,6 +130,7 @@ export function luftpauseFront(time: VirtualTime, pool: SimulatedPool, policy: S
         streams: true,
       });
     },
+    runEnded: (run) => feed({ type: "run-ended", run: asRunId(run), principal: PRINCIPAL }),
     started: (turn) => feed({ type: "turn-started", turn: asTurnId(turn.id) }),
     finished(turn, { usage, tool }) {
       invariant(open.delete(turn.id), "a turn ends once");

@@ -23,6 +23,7 @@ export function routerFront(engines: number, priorityOf?: (serviceClass: Service
       actions.fail(refusal);
     },
     started: () => undefined,
+    runEnded: () => undefined,
     finished(turn) {
       const engine = chosen.get(turn.id);
       chosen.delete(turn.id);

@@ -2,18 +2,19 @@
 import { ACTIVE_SET_DEFAULTS, ACTIVE_SET_PAUSED_ROOM_SECONDS, type ActiveSetConfig } from "../scheduling/index.ts";
 import type { ServiceClass } from "../wire/admission.ts";
 import { DEFAULTS } from "../wire/limits.ts";
-import { measure, type LoadReport, type LoadWorld, type RunSample, type TurnSample } from "../workload/index.ts";
+import { measure, type LoadReport, type RunSample, type TurnSample } from "../workload/index.ts";
 import type { ProfileName } from "../engine/index.ts";
 import { startAgents } from "./agents.ts";
 import type { Front } from "./front.ts";
 import { luftpauseFront } from "./luftpause.ts";
 import { SimulatedPool, type Dialect } from "./pool.ts";
+import type { Program } from "./program.ts";
 import { routerFront } from "./routers.ts";
 import { VirtualTime } from "./timeline.ts";
 
 export type Simulation = {
   readonly policy: SimulationPolicy;
-  readonly world: LoadWorld;
+  readonly program: Program;
   readonly dialect: Dialect;
   readonly profile: ProfileName;
   readonly engines: number;
@@ -91,7 +92,7 @@ export const POLICIES: readonly SimulationPolicy[] = [
 ];
 
 export function simulate(simulation: Simulation): LoadReport {
-  const { policy, world, dialect, profile, engines, seed, warmUpSeconds, seconds } = simulation;
+  const { policy, program, dialect, profile, engines, seed, warmUpSeconds, seconds } = simulation;
   const time = new VirtualTime();
   const pool = new SimulatedPool(time, { engines, dialect, profile, priorities: true });
   const turns: TurnSample[] = [];
@@ -100,7 +101,7 @@ export function simulate(simulation: Simulation): LoadReport {
     time,
     pool,
     front: policy.front(time, pool, dialect),
-    world,
+    program,
     seed,
     agents: policy.interactiveOnly === true ? { ...simulation.agents, batch: 0 } : simulation.agents,
     unranked: dialect === "sglang" ? Number.MIN_SAFE_INTEGER : 0,

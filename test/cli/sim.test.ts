@@ -40,7 +40,10 @@ describe("luftpause sim", () => {
 
   it.each([
     [["--policies", "clasic"], "--policies 'clasic' is not one of router, "],
-    [["--world", "ocean"], "--world 'ocean' is not one of own-loop, light, own-loop-x2, tool-bound"],
+    [
+      ["--world", "ocean"],
+      "--world 'ocean' is not one of own-loop, light, own-loop-x2, tool-bound, sub-agents, coding",
+    ],
     [["--dialect", "tgi"], "--dialect 'tgi' is not one of sglang, vllm"],
   ])("says what is wrong with %j", async (args, words) => {
     await expect(sim.run(parseFlags(sim, args))).rejects.toMatchObject({

@@ -1,9 +1,14 @@
 import { describe, expect, it } from "vitest";
-import { POLICIES, policyTable, simulate, type Simulation } from "../../src/simulation/index.ts";
-import { WORLDS } from "../../src/workload/index.ts";
+import { POLICIES, policyTable, SIMULATED_WORLDS, simulate, type Simulation } from "../../src/simulation/index.ts";
+
+function programOf(name: string): Simulation["program"] {
+  const found = SIMULATED_WORLDS.find((world) => world.name === name);
+  if (found === undefined) throw new Error(`no world ${name}`);
+  return found.program;
+}
 
 const SMALL = {
-  world: WORLDS["own-loop"],
+  program: programOf("own-loop"),
   dialect: "sglang",
   profile: "laptop-1b-x2",
   engines: 2,

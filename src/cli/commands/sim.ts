@@ -1,13 +1,18 @@
+import { readFileSync } from "node:fs";
+import path from "node:path";
 import { PROFILES, type ProfileName } from "../../engine/index.ts";
 import {
   POLICIES,
   policyTable,
+  readRecordings,
+  recordedWorld,
+  SIMULATED_WORLDS,
   simulate,
   type Estimate,
   type PolicyRow,
   type PolicyRun,
+  type SimulatedWorld,
 } from "../../simulation/index.ts";
-import { WORLDS, type WorldName } from "../../workload/index.ts";
 import { CommandError, EXIT } from "../exit.ts";
 import type { Command, ParsedFlags } from "../flags.ts";
 import { table } from "../table.ts";
@@ -26,19 +31,20 @@ export const sim: Command = {
     ...POLICIES.map(({ name, about }) => `  ${name.padEnd(16)} ${about}`),
     "",
     "Worlds:",
-    ...Object.values(WORLDS).map(({ name, summary }) => `  ${name.padEnd(16)} ${summary}`),
+    ...SIMULATED_WORLDS.map(({ name, summary }) => `  ${name.padEnd(16)} ${summary}`),
   ].join("\n"),
   flags: {
     policies: { kind: "string", value: "A,B", about: "The policies to compare, the first one as the base (all)." },
     world: { kind: "string", value: "NAME", about: "What the agents do (own-loop)." },
-    batch: { kind: "integer", value: "N", most: 10_000, about: "Batch agents (48)." },
-    interactive: { kind: "integer", value: "N", most: 10_000, about: "Interactive agents (4)." },
-    dialect: { kind: "string", value: "NAME", about: `Engines: ${DIALECTS.join(" or ")} (sglang).` },
-    profile: {
+    trace: {
       kind: "string",
-      value: "NAME",
-      about: `Their machine: ${Object.keys(PROFILES).join(", ")} (laptop-1b-x2).`,
+      value: "FILE",
+      about: "Recorded runs instead: {id, turns: [[in, out, toolSeconds], …]} a line.",
     },
+    batch: { kind: "integer", value: "N", most: 10_000, about: "Batch agents (the world's: 48 or 96)." },
+    interactive: { kind: "integer", value: "N", most: 10_000, about: "Interactive agents (the world's: 4 or 8)." },
+    dialect: { kind: "string", value: "NAME", about: `Engines: ${DIALECTS.join(" or ")} (sglang).` },
+    profile: { kind: "string", value: "NAME", about: `Machine: ${Object.keys(PROFILES).join(", ")} (the world's).` },
     engines: { kind: "integer", value: "N", least: 1, most: 256, about: "How many (2)." },
     seeds: { kind: "integer", value: "N", least: 1, most: 1_000, about: "Paired seeds (5)." },
     "first-seed": { kind: "integer", value: "N", most: 4_000_000_000, about: "The first of them (1)." },
@@ -49,11 +55,12 @@ export const sim: Command = {
   positionals: { least: 0, most: 0 },
   async run(flags) {
     const policies = policiesOf(flags);
-    const world = oneOf(flags, "world", Object.keys(WORLDS) as WorldName[], "own-loop");
-    const profile = oneOf(flags, "profile", Object.keys(PROFILES) as ProfileName[], "laptop-1b-x2");
-    const agents = { batch: flags.integer("batch") ?? 48, interactive: flags.integer("interactive") ?? 4 };
+    const world = worldOf(flags);
+    const { name, program } = world;
+    const profile = oneOf(flags, "profile", Object.keys(PROFILES) as ProfileName[], world.profile);
+    const { batch, interactive } = world.agents;
+    const agents = { batch: flags.integer("batch") ?? batch, interactive: flags.integer("interactive") ?? interactive };
     const setting = {
-      world: WORLDS[world],
       dialect: oneOf(flags, "dialect", DIALECTS, "sglang"),
       profile,
       engines: flags.integer("engines") ?? 2,
@@ -65,8 +72,9 @@ export const sim: Command = {
     const seeds = Array.from({ length: flags.integer("seeds") ?? 5 }, (_, at) => first + at);
     const runs: PolicyRun[] = [];
     for (const [at, policy] of policies.entries()) {
-      for (const seed of seeds)
-        runs.push({ policy: policy.name, seed, report: simulate({ ...setting, policy, seed }) });
+      for (const seed of seeds) {
+        runs.push({ policy: policy.name, seed, report: simulate({ ...setting, program, policy, seed }) });
+      }
       // A person sees that it goes on, and Ctrl-C is heard between policies.
       if (process.stderr.isTTY) process.stderr.write(`\r${at + 1} of ${policies.length} policies`);
       await new Promise((resolve) => {
@@ -75,18 +83,41 @@ export const sim: Command = {
     }
     if (process.stderr.isTTY) process.stderr.write("\r\x1b[K");
     if (flags.has("json")) {
-      process.stdout.write(`${JSON.stringify({ ...setting, world, runs })}\n`);
+      process.stdout.write(`${JSON.stringify({ world: name, ...setting, runs })}\n`);
       return EXIT.ok;
     }
-    const { batch, interactive } = agents;
     const head = [
-      `${world}, ${interactive} interactive and ${batch} batch agents, ${setting.engines} engines (${setting.dialect}, ${profile})`,
+      `${name}, ${agents.interactive} interactive and ${agents.batch} batch agents, ${setting.engines} engines (${setting.dialect}, ${profile})`,
       `${seeds.length} seeds from ${first}, ${setting.seconds} simulated seconds after ${setting.warmUpSeconds}; ± is the standard deviation over seeds, × the ratio to ${policies[0]?.name}`,
     ];
     process.stdout.write(`${head.join("\n")}\n\n${tableText(policyTable(runs))}\n`);
     return EXIT.ok;
   },
 };
+
+function worldOf(flags: ParsedFlags): SimulatedWorld {
+  const file = flags.text("trace");
+  if (file === undefined) {
+    const name = oneOf(
+      flags,
+      "world",
+      SIMULATED_WORLDS.map((world) => world.name),
+      "own-loop",
+    );
+    return SIMULATED_WORLDS.find((world) => world.name === name) as SimulatedWorld;
+  }
+  if (flags.has("world")) throw new CommandError(EXIT.usage, "luftpause sim: --world and --trace cannot both be meant");
+  let text: string;
+  try {
+    text = readFileSync(file, "utf8");
+  } catch (error) {
+    throw new CommandError(EXIT.fault, `luftpause sim: --trace ${file}: ${(error as Error).message}`);
+  }
+  const recordings = readRecordings(text);
+  if (typeof recordings === "string")
+    throw new CommandError(EXIT.fault, `luftpause sim: --trace ${file}: ${recordings}`);
+  return recordedWorld(path.basename(file), recordings);
+}
 
 function policiesOf(flags: ParsedFlags): typeof POLICIES {
   const names = flags.text("policies")?.split(",");
