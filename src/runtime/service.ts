@@ -80,7 +80,7 @@ export function createRuntime(options: RuntimeOptions): Runtime {
   const host = new RunHost({ store, model, tools, clock, wallMs, log, rules, maxDepth, maxChildren, count });
   const defaultModel = (): ReturnType<typeof chooseModel> => chooseModel(options);
   const { maxToolCalls, maxTokens } = options;
-  const spawner = new Spawner({ host, store, tools, maxToolCalls, maxTokens, defaultModel });
+  const spawner = new Spawner({ host, store, tools, wallMs, maxToolCalls, maxTokens, defaultModel });
   let phase: "starting" | "open" | "draining" | "closed" = "starting";
   let stopRetention: () => void = () => undefined;
 

@@ -13,6 +13,7 @@ export type SpawnerOptions = {
   readonly host: RunHost;
   readonly store: RunStore;
   readonly tools: ToolServers;
+  readonly wallMs: () => number;
   /** Of a run that names none. */
   readonly maxToolCalls: number;
   readonly maxTokens: number;
@@ -22,15 +23,21 @@ export type SpawnerOptions = {
 
 /** An equal `run` within this long is the repeat of one whose answer was lost. */
 const SAME_RUN_MS = 10_000;
+/** For this long after a start the process before may have taken such a run: then the store is asked, too. */
+const AFTER_START_MS = 120_000;
+const PAGE = 500;
+const PAGES_MAX = 20;
 
 export class Spawner {
   readonly #options: SpawnerOptions;
   /** Spawns with a key run one after the other: the second then finds the first. */
   #keyed: Promise<unknown> = Promise.resolve();
   readonly #recent = new Map<string, { readonly atMs: number; readonly spawned: Promise<Spawned | ServiceRefusal> }>();
+  readonly #startedMs: number;
 
   constructor(options: SpawnerOptions) {
     this.#options = options;
+    this.#startedMs = options.wallMs();
   }
 
   async spawn(who: Requester, specs: readonly SpawnSpec[]): Promise<Spawned | ServiceRefusal> {
@@ -50,7 +57,7 @@ export class Spawner {
     }
     const recent = this.#recent.get(digest);
     if (recent !== undefined) return recent.spawned;
-    const spawned = this.spawn(who, [spec]);
+    const spawned = this.#runAnew(who, spec);
     this.#recent.set(digest, { atMs: nowMs, spawned });
     void spawned.then((outcome) => {
       // What was refused may be asked for again at once.
@@ -59,14 +66,48 @@ export class Spawner {
     return spawned;
   }
 
-  async #spawnAll(who: Requester, specs: readonly SpawnSpec[]): Promise<Spawned | ServiceRefusal> {
+  /** A client that repeats a `run` after a crash may not have seen that it was taken: its tools must not run twice. */
+  async #runAnew(who: Requester, spec: SpawnSpec): Promise<Spawned | ServiceRefusal> {
+    if (spec.idempotencyKey !== undefined) return this.spawn(who, [spec]);
+    const known = await this.#takenBeforeStart(who, spec);
+    if (known !== undefined) return { kind: "spawned", handles: [known.handle], models: [known.model] };
+    return this.#spawnAll(who, [spec], "run");
+  }
+
+  async #takenBeforeStart(who: Requester, spec: SpawnSpec): Promise<{ handle: string; model: string } | undefined> {
+    const { store, wallMs } = this.#options;
+    const nowMs = wallMs();
+    if (nowMs - this.#startedMs > AFTER_START_MS) return undefined;
+    const digest = digestOf(spec, "run");
+    let cursor: string | undefined;
+    for (let page = 0; page < PAGES_MAX; page += 1) {
+      const filter = { principal: who.principal, limit: PAGE };
+      const found = await store.list(cursor === undefined ? filter : { ...filter, cursor });
+      for (const { row } of found.items) {
+        if (row.createdAtMs < nowMs - SAME_RUN_MS) return undefined;
+        const isIt = row.argumentsDigest === digest && row.createdAtMs <= this.#startedMs;
+        if (isIt) return { handle: row.id, model: (row.detail as RowDetail).model };
+      }
+      cursor = found.cursor;
+      if (cursor === undefined) return undefined;
+    }
+    return undefined;
+  }
+
+  async #spawnAll(
+    who: Requester,
+    specs: readonly SpawnSpec[],
+    by: "spawn" | "run" = "spawn",
+  ): Promise<Spawned | ServiceRefusal> {
     const made: { readonly handle: string; readonly model: string }[] = [];
     const spawns: Spawn[] = [];
     const places: number[] = [];
     const keys = new Map<string, number>();
+    const lists = listDigests(specs);
     for (const [at, spec] of specs.entries()) {
       const key = keyInList(spec.idempotencyKey, keys);
-      const argumentsDigest = digestOfJson({ ...spec, idempotencyKey: undefined });
+      const list = spec.idempotencyKey === undefined ? undefined : lists.get(spec.idempotencyKey);
+      const argumentsDigest = list === undefined ? digestOf(spec, by) : digestOfJson([list, key]);
       if (key !== undefined) {
         const known = await this.#options.store.findByIdempotencyKey(who.principal, key);
         const repeat = known === undefined ? undefined : repeatOf(known, key, argumentsDigest);
@@ -169,6 +210,22 @@ function problemOf(spec: SpawnSpec): string | undefined {
   const seconds = spec.budgetSeconds;
   if (seconds !== undefined && !(Number.isFinite(seconds) && seconds >= 1)) return "budgetSeconds: a number from 1 up";
   return undefined;
+}
+
+/** Of what was asked for. One that `run` has started is told from one that `spawn` has: that one is meant to be another. */
+function digestOf(spec: SpawnSpec, by: "spawn" | "run"): string {
+  const given = { ...spec, idempotencyKey: undefined };
+  return by === "run" && spec.idempotencyKey === undefined ? digestOfJson([by, given]) : digestOfJson(given);
+}
+
+/** Under a key that several entries share the whole list is what must be the same. By key, of those alone. */
+function listDigests(specs: readonly SpawnSpec[]): ReadonlyMap<string, string> {
+  const digests = new Map<string, string>();
+  if (specs.length === 1) return digests;
+  for (const [key, sharers] of Map.groupBy(specs, ({ idempotencyKey }) => idempotencyKey)) {
+    if (key !== undefined && sharers.length > 1) digests.set(key, digestOfJson(sharers));
+  }
+  return digests;
 }
 
 /** The n-th entry of a list under one common key has a key of its own: the same in a repeat of the list. */

@@ -12,9 +12,9 @@ afterEach(async () => {
   for (const action of cleanUps.splice(0).reverse()) await action();
 });
 
-export async function until(what: string, holds: () => boolean, withinMs = 5_000): Promise<void> {
+export async function until(what: string, holds: () => boolean | Promise<boolean>, withinMs = 5_000): Promise<void> {
   const deadline = performance.now() + withinMs;
-  while (!holds()) {
+  while (!(await holds())) {
     if (performance.now() > deadline) throw new Error(`not within ${withinMs} ms: ${what}`);
     await new Promise((resolve) => {
       setTimeout(resolve, 2);

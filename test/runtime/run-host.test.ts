@@ -164,6 +164,36 @@ describe("spawn", () => {
     expect(await world.service.run(ANN, { task: "t" })).not.toEqual(one);
   });
 
+  test("an equal run is the repeat of a lost answer also when a crash lies between", async () => {
+    const world = await bench();
+    const one = await world.service.run(ANN, { task: "t" });
+    const spawned = await world.service.spawn(ANN, [{ task: "u" }]);
+    const next = await world.restart();
+    next.clock.advance(9_000);
+    const again = await Promise.all([next.service.run(ANN, { task: "t" }), next.service.run(ANN, { task: "t" })]);
+    expect(again).toEqual([one, one]);
+    expect(await next.service.run(BOB, { task: "t" })).not.toEqual(one);
+    // What `spawn` has started is meant to be another one.
+    expect(await next.service.run(ANN, { task: "u" })).not.toEqual(spawned);
+    next.clock.advance(1_001);
+    const last = await next.restart();
+    expect(await last.service.run(ANN, { task: "t" })).not.toEqual(one);
+  });
+
+  test("a list under one key is the same only as a whole", async () => {
+    const world = await bench();
+    const list = (...tasks: string[]) => tasks.map((task) => ({ task, idempotencyKey: "k" }));
+    const one = await world.service.spawn(ANN, list("a", "b"));
+    expect(one).toMatchObject({ kind: "spawned" });
+    expect(await world.service.spawn(ANN, list("a", "b"))).toEqual(one);
+    for (const other of [list("a", "b", "c"), list("a"), list("b", "a")]) {
+      expect(await world.service.spawn(ANN, other)).toMatchObject({
+        kind: "refused",
+        message: expect.stringContaining("'k' was used with other arguments") as string,
+      });
+    }
+  });
+
   test("a list under one parent counts against maxChildren as a whole", async () => {
     const world = await bench({ maxChildren: 2 });
     const parent = await spawnOne(world);

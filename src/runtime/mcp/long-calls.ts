@@ -38,7 +38,7 @@ export async function awaitRuns(call: LongCall): Promise<LongResult> {
   const {
     handles,
     mode = "all",
-    timeoutSeconds = AWAIT_SECONDS,
+    timeoutSeconds,
   } = call.given as {
     readonly handles: readonly string[];
     readonly mode?: "all" | "any";
@@ -47,7 +47,11 @@ export async function awaitRuns(call: LongCall): Promise<LongResult> {
   if (handles.length === 0) return failed("handles: name at least one; status without a handle lists your runs");
   if (handles.length > HANDLES_MAX) return failed(`handles: at most ${HANDLES_MAX} in one call`);
   const asked = [...new Set(handles)];
-  return waitAndAsk(call, newWait(asked, mode), timeoutSeconds * 1000, (entries, done) => {
+  const patience: Patience =
+    timeoutSeconds === undefined
+      ? { runsMs: AWAIT_SECONDS * 1000, allMs: undefined }
+      : { runsMs: timeoutSeconds * 1000, allMs: timeoutSeconds * 1000 };
+  return waitAndAsk(call, newWait(asked, mode), patience, (entries, done) => {
     return answered({ done, results: entries.map(resultOf), next: done ? undefined : nextOf(entries) });
   });
 }
@@ -55,7 +59,7 @@ export async function awaitRuns(call: LongCall): Promise<LongResult> {
 export async function run(call: LongCall): Promise<LongResult> {
   const handle = resumedHandle(call) ?? (await spawnedHandle(call));
   if (typeof handle !== "string") return handle;
-  return waitAndAsk(call, newWait([handle], "all"), RUN_WAIT_MS, ([entry]) => {
+  return waitAndAsk(call, newWait([handle], "all"), { runsMs: RUN_WAIT_MS, allMs: undefined }, ([entry]) => {
     if (entry === undefined) return failed(`unknown handle ${handle}`);
     return answered({ ...resultOf(entry), next: nextOf([entry]) }, endedBadly(entry));
   });
@@ -72,15 +76,25 @@ function resumedHandle({ context, mint }: LongCall): string | undefined {
   return wait?.handles[0];
 }
 
+/**
+ * How long a call waits for its runs, and in all. A time that the client has named bounds the whole call; where it named
+ * none, a person who reads a form is not hurried by the time that is meant for runs.
+ */
+type Patience = { readonly runsMs: number; readonly allMs: number | undefined };
+
 async function waitAndAsk(
   call: LongCall,
   fresh: Wait,
-  timeoutMs: number,
+  { runsMs, allMs }: Patience,
   shape: (entries: readonly AwaitEntry[], done: boolean) => CallToolResult,
 ): Promise<LongResult> {
   const { deps, client, context, signal, mint } = call;
-  const { service, wallMs, humanMinMs } = deps;
-  const { who, elicits } = client;
+  const { service, clock, wallMs, humanMinMs } = deps;
+  const { who } = client;
+  // Who has no time has none for a person.
+  const elicits = client.elicits && allMs !== 0;
+  const untilMs = allMs === undefined ? Number.POSITIVE_INFINITY : clock.nowMs() + allMs;
+  let leftMs = runsMs;
   let wait = fresh;
   const asItIs = async (): Promise<CallToolResult> => {
     const { handles, mode } = wait;
@@ -97,7 +111,9 @@ async function waitAndAsk(
   const stopProgress = tellProgress(call, wait);
   try {
     for (;;) {
-      const waited = await waitFor({ service, who, wait, timeoutMs, signal, wallMs, elicits });
+      const beganMs = clock.nowMs();
+      const waited = await waitFor({ service, who, wait, timeoutMs: leftMs, signal, wallMs, elicits });
+      leftMs = Math.max(0, leftMs - (clock.nowMs() - beganMs));
       if (waited.kind === "done") return shape(waited.awaited.results, waited.awaited.done);
       wait = waited.wait;
       if (mint !== undefined) {
@@ -106,13 +122,41 @@ async function waitAndAsk(
         );
         return inputRequired({ inputRequests, requestState: await mint(wait) });
       }
-      const responses = await askInSession(call, wait, waited.questions);
+      const { responses, isOver } = await askUntilOver(call, wait, waited.questions, untilMs);
       const tookMs = wallMs() - wait.askedAtMs;
-      if (!(await applyAnswers({ service, who, wait, responses, humanMinMs, tookMs }))) return await asItIs();
+      const isAnswered = await applyAnswers({ service, who, wait, responses, humanMinMs, tookMs });
+      if (isOver || !isAnswered) return await asItIs();
+      leftMs = Math.min(leftMs, Math.max(0, untilMs - clock.nowMs()));
     }
   } finally {
     stopProgress();
   }
+}
+
+/** Puts a round of questions, and takes them back when what the call waits for has happened, or its time is over. */
+async function askUntilOver(
+  call: LongCall,
+  wait: Wait,
+  questions: Questions,
+  untilMs: number,
+): Promise<{ readonly responses: { readonly [id: string]: ElicitResult }; readonly isOver: boolean }> {
+  const { deps, client } = call;
+  const { handles, mode } = wait;
+  const over = new AbortController();
+  const answeredAll = new AbortController();
+  const timeoutMs = Math.min(FORM_TIMEOUT_MS, untilMs - deps.clock.nowMs());
+  const watching = deps.service
+    .awaitRuns(client.who, { handles, mode, timeoutMs, signal: answeredAll.signal })
+    .then(() => over.abort());
+  const responses = await askInSession(
+    { ...call, signal: AbortSignal.any([call.signal, over.signal]) },
+    wait,
+    questions,
+  );
+  const isOver = over.signal.aborted;
+  answeredAll.abort();
+  await watching;
+  return { responses, isOver };
 }
 
 /** Puts all questions of a round side by side; one that is answered elsewhere meanwhile is taken back. */
@@ -146,7 +190,12 @@ async function askInSession(
         try {
           answers[id] = await context.mcpReq.elicitInput(
             { ...params, ...echoedMeta(context) },
-            { timeout: FORM_TIMEOUT_MS, signal: AbortSignal.any([signal, taken.signal]) },
+            {
+              timeout: FORM_TIMEOUT_MS,
+              signal: AbortSignal.any([signal, taken.signal]),
+              // On the call's own stream: a client need not open another one to be asked.
+              relatedRequestId: context.mcpReq.id,
+            },
           );
         } catch {
           // W2: a lost channel, a time-out and an error of the client all mean that nobody was asked.

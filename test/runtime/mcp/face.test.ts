@@ -2,7 +2,7 @@
 import http from "node:http";
 import { describe, expect, test } from "vitest";
 import { createMemoryStore } from "../../../src/runtime/store/memory.ts";
-import { answerCalls, answerText } from "../fake-dataplane.ts";
+import { answerCalls, answerText, until } from "../fake-dataplane.ts";
 import { bench, type Bench } from "../host-bench.ts";
 import { portOf, serve, type Served } from "./face.ts";
 import { callTool, FORMS, modern, post, type Answer } from "./raw.ts";
@@ -264,6 +264,112 @@ describe("a wait that goes through the client", () => {
       resultType: "complete",
       structuredContent: { state: "AwaitingApproval", next: expect.stringContaining("approve") as string },
     });
+  });
+});
+
+describe("a form in a session without a stream of its own", () => {
+  /** A session that can show forms, and an `await` of which the events are read one by one. */
+  async function awaiting(world: Bench, served: Served, wait: object) {
+    const params = { ...INITIALIZE.params, capabilities: { elicitation: {} } };
+    const begun = await post(served, { body: { ...INITIALIZE, params } });
+    const session = { "mcp-session-id": begun.headers.get("mcp-session-id") ?? "" };
+    const { clock } = world;
+    const timersBefore = clock.timersSet;
+    const response = await fetch(served.url, {
+      method: "POST",
+      headers: {
+        "content-type": "application/json",
+        accept: "application/json, text/event-stream",
+        authorization: "Bearer token-ann",
+        ...session,
+      },
+      body: JSON.stringify({ jsonrpc: "2.0", id: 7, method: "tools/call", params: { name: "await", arguments: wait } }),
+    });
+    const reader = (response.body ?? new ReadableStream()).pipeThrough(new TextDecoderStream()).getReader();
+    let rest = "";
+    type Event = {
+      readonly id?: number;
+      readonly method?: string;
+      readonly result?: { readonly structuredContent: { readonly done: boolean; readonly next?: string } };
+    };
+    const next = async (): Promise<Event> => {
+      for (;;) {
+        const line = /^data: (\{.*\})\n/m.exec(rest);
+        if (line !== null) {
+          rest = rest.slice(line.index + line[0].length);
+          return JSON.parse(line[1] ?? "") as Event;
+        }
+        const { value, done } = await reader.read();
+        if (done) throw new Error(`the stream ended: ${rest}`);
+        rest += value;
+      }
+    };
+    const waits = () => until("the call waits", () => clock.timersSet > timersBefore);
+    const answer = (id: number | undefined, result: object) =>
+      post(served, { headers: session, body: { jsonrpc: "2.0", id, result } });
+    return { next, answer, waits };
+  }
+
+  async function twoRuns(world: Bench): Promise<{ readonly asking: string; readonly other: string }> {
+    const who = { principal: "ann", caller: "" };
+    const spawn = async (task: string): Promise<string> => {
+      const outcome = await world.service.spawn(who, [{ task }]);
+      return outcome.kind === "spawned" ? (outcome.handles[0] ?? "") : outcome.message;
+    };
+    const asking = await spawn("asks");
+    answerCalls(await world.dataplane.nextTurn(), [{ name: "erase", args: { n: 1 } }]);
+    await until("it asks", async () => ((await world.service.view(who, asking))?.pendingApprovals.length ?? 0) > 0);
+    return { asking, other: await spawn("answers") };
+  }
+
+  test("comes on the call's own stream, and its answer counts", async () => {
+    const world = await bench();
+    const { asking } = await twoRuns(world);
+    const { next, answer } = await awaiting(world, await serve(world), { handles: [asking] });
+    const form = await next();
+    expect(form.method).toBe("elicitation/create");
+    await answer(form.id, { action: "accept", content: { allow: true } });
+    (await world.tools.next()).answer({ ok: true, text: "erased" });
+    await world.dataplane.nextTurn();
+    answerText(await world.dataplane.nextTurn(), "done");
+    expect((await next()).result?.structuredContent).toMatchObject({ done: true });
+  });
+
+  test("does not keep a call that waits for any of several runs", async () => {
+    const world = await bench();
+    const { asking, other } = await twoRuns(world);
+    const { next } = await awaiting(world, await serve(world), { handles: [asking, other], mode: "any" });
+    expect((await next()).method).toBe("elicitation/create");
+    answerText(await world.dataplane.nextTurn(), "done");
+    // The form is taken back, then the call is answered.
+    expect((await next()).method).toBe("notifications/cancelled");
+    expect((await next()).result?.structuredContent).toMatchObject({ done: true });
+  });
+
+  test("lasts no longer than the time that the client has named; without one a person is not hurried", async () => {
+    const world = await bench();
+    const { asking } = await twoRuns(world);
+    const served = await serve(world);
+    const bounded = await awaiting(world, served, { handles: [asking], timeoutSeconds: 3 });
+    expect((await bounded.next()).method).toBe("elicitation/create");
+    await bounded.waits();
+    world.clock.advance(3_000);
+    expect((await bounded.next()).method).toBe("notifications/cancelled");
+    const { structuredContent } = (await bounded.next()).result ?? {};
+    expect(structuredContent).toMatchObject({ done: false, next: expect.stringContaining("approve") as string });
+
+    const patient = await awaiting(world, served, { handles: [asking] });
+    const form = await patient.next();
+    world.clock.advance(120_000);
+    await patient.answer(form.id, { action: "accept", content: { allow: true } });
+    (await world.tools.next()).answer({ ok: true, text: "erased" });
+  });
+
+  test("is not put where the call has no time", async () => {
+    const world = await bench();
+    const { asking } = await twoRuns(world);
+    const { next } = await awaiting(world, await serve(world), { handles: [asking], timeoutSeconds: 0 });
+    expect((await next()).result?.structuredContent).toMatchObject({ done: false });
   });
 });
 
