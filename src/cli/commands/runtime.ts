@@ -8,6 +8,7 @@ import { CommandError, EXIT } from "../exit.ts";
 import type { Command } from "../flags.ts";
 import { addToClaude } from "../ready-block.ts";
 import { drainOnSignals } from "../signals.ts";
+import { answerStarting } from "../starting.ts";
 
 export const runtime: Command = {
   name: "runtime",
@@ -35,7 +36,7 @@ export const runtime: Command = {
     }
     const log = logFor(config, "runtime");
     // The address first: nothing is taken over by a process that cannot be reached.
-    let handle: Parameters<typeof createFront>[0]["handler"] = () => undefined;
+    let handle: Parameters<typeof createFront>[0]["handler"] = answerStarting;
     const front = createFront({ handler: (exchange) => handle(exchange) });
     const address = await front.listen(wanted.host, wanted.port).catch((error: unknown) => {
       throw listenProblem(error, wanted, "--listen HOST:PORT");
@@ -58,7 +59,7 @@ export const runtime: Command = {
       ],
       undefined,
     );
-    handle = routes;
+    handle = (exchange) => (parts.face.owns(exchange.path) ? answerStarting(exchange) : routes(exchange));
     await parts.start();
     // Nothing may be asked before the runs of the process before are taken over.
     handle = withMcp(parts.face, routes);

@@ -20,6 +20,7 @@ import type { Command, ParsedFlags } from "../flags.ts";
 import { readyBlock } from "../ready-block.ts";
 import { reloadOnHangup } from "../reload.ts";
 import { drainOnSignals } from "../signals.ts";
+import { answerStarting } from "../starting.ts";
 import { endpointOfUrl, startSimulatedEngines, startSimulatedTools } from "../simulated.ts";
 
 export const up: Command = {
@@ -45,7 +46,7 @@ export const up: Command = {
     checkBind(wanted, { token: hasToken(config), insecure: isInsecure(flags) });
 
     // The address first: everything after it would be started in vain.
-    let handle: Parameters<typeof createFront>[0]["handler"] = () => undefined;
+    let handle: Parameters<typeof createFront>[0]["handler"] = answerStarting;
     const front = createFront({ handler: (exchange) => handle(exchange) });
     const address = await front.listen(wanted.host, wanted.port).catch((error: unknown) => {
       throw listenProblem(error, wanted, "--listen HOST:PORT");
@@ -86,7 +87,7 @@ export const up: Command = {
     );
     await scheduler.start();
     // The runs that are taken over ask for turns at once: by this port.
-    handle = routes;
+    handle = (exchange) => (agents.face.owns(exchange.path) ? answerStarting(exchange) : routes(exchange));
     await agents.start();
     handle = withMcp(agents.face, routes);
 
